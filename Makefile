@@ -1,0 +1,40 @@
+# Every target sets up what it needs in .venv; a second call installs nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format bench docs clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+
+# The stamp is written last, so that an interrupted install is done again.
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+setup: $(READY)  ## the environment, in .venv
+
+demo: $(READY)  ## train a few models on irregular events and compare them
+	$(BIN)/lapse demo
+
+test: $(READY)  ## the tests, on all cores
+	$(BIN)/python -m pytest -n auto
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow --override-ini addopts=
+
+check: $(READY)  ## format, lint, types, tests with coverage: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term
+
+format: $(READY)  ## rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

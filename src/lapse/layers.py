@@ -135,9 +135,10 @@ class RNN(nn.Module):
                 if direction == 0:
                     output, state = unroll(cell, x, states[len(final)], spans, walk.batch_sizes)
                 else:
-                    x, back = x.index_select(0, walk.flip), walk.reversed_spans(spans)
+                    flip, back = walk.flip(), walk.reversed_spans(spans)
+                    x = x.index_select(0, flip)
                     output, state = unroll(cell, x, states[len(final)], back, walk.batch_sizes)
-                    output = output.index_select(0, walk.flip)
+                    output = output.index_select(0, flip)
                 outputs.append(output)
                 final.append(state)
             data, observed = torch.cat(outputs, -1) if directions == 2 else outputs[0], None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,6 +27,11 @@ class Walk:
         self.batch_sizes = batch_sizes
         self.width = width  # T of padded tensors, which may be more than the longest row
         self.device = device
+        # Whether every step of every row is valid, in the rows' own order: nothing to pick out.
+        self.dense = order is None and batch_sizes == [len(lengths)] * width
+        self.steps, self.rows = self._places()  # of everything walked, (N,) each; rows as sorted
+        sizes = torch.tensor(batch_sizes)
+        self._begin = sizes.cumsum(0) - sizes  # where each step begins in the walk, (T,)
 
     @staticmethod
     def of(input: Tensor | PackedSequence | None, lengths: Tensor | Sequence[int] | None) -> Walk:
@@ -46,41 +50,16 @@ class Walk:
         alive = lengths.unsqueeze(0) > torch.arange(int(lengths[0])).unsqueeze(1)  # (T, B)
         return Walk(lengths, order.to(input.device), alive.sum(1).tolist(), steps, input.device)
 
-    @cached_property
-    def dense(self) -> bool:
-        """Whether every step of every row is valid, in the rows' own order: nothing to pick out."""
-        return self.order is None and self.batch_sizes == [len(self.lengths)] * self.width
-
-    @cached_property
-    def places(self) -> tuple[Tensor, Tensor]:
-        """Step and (sorted) row of everything walked, (N,) each."""
-        steps = torch.arange(len(self.batch_sizes)).unsqueeze(1)
-        rows = torch.arange(len(self.lengths)).unsqueeze(0)
-        if self.dense:
-            steps, rows = torch.broadcast_tensors(steps, rows)
-            return steps.flatten(), rows.flatten()
-        alive = steps < self.lengths.unsqueeze(0)
-        steps, rows = alive.nonzero(as_tuple=True)
-        return steps, rows
-
-    @cached_property
-    def offsets(self) -> Tensor:
-        """Where each step begins in the walk, (T,)."""
-        sizes = torch.tensor(self.batch_sizes)
-        return sizes.cumsum(0) - sizes
-
-    @cached_property
     def flip(self) -> Tensor:
         """The walk of every row from its last valid step to its first; its own inverse, (N,)."""
-        steps, rows = self.places
-        return (self.offsets[self.lengths[rows] - 1 - steps] + rows).to(self.device)
+        return (self._begin[self.lengths[self.rows] - 1 - self.steps] + self.rows).to(self.device)
 
     def reversed_spans(self, spans: Tensor) -> Tensor:
-        """The gaps of the flipped walk: between two observations lies what lay there before, and the first has none."""
+        """The gaps of the flipped walk: the same gap between the same two observations, and none at the start."""
         count = len(self.lengths)
-        steps, rows = (p[count:] for p in self.places)
-        previous = self.flip.cpu()[self.offsets[steps - 1] + rows]
-        return torch.cat([spans.new_zeros(count), spans.index_select(0, previous.to(self.device))])
+        flipped = spans.index_select(0, self.flip())
+        previous = self._begin[self.steps[count:] - 1] + self.rows[count:]
+        return torch.cat([spans.new_zeros(count), flipped.index_select(0, previous.to(self.device))])
 
     def gather(self, padded: Tensor | PackedSequence | None, name: str) -> Tensor:
         """(B, T, ...) or packed to (N, ...)."""
@@ -99,7 +78,7 @@ class Walk:
             )
         if self.dense:
             return padded.transpose(0, 1).flatten(0, 1)
-        return padded.flatten(0, 1).index_select(0, self._flat)
+        return padded.flatten(0, 1).index_select(0, self._flat())
 
     def scatter(self, walked: Tensor) -> Tensor:
         """(N, H) back to (B, T, H), zeros past each row's length."""
@@ -107,13 +86,21 @@ class Walk:
         if self.dense:
             return walked.view(self.width, count, -1).transpose(0, 1)
         padded = walked.new_zeros(count * self.width, walked.shape[-1])
-        return padded.index_copy(0, self._flat, walked).view(count, self.width, -1)
+        return padded.index_copy(0, self._flat(), walked).view(count, self.width, -1)
 
-    @cached_property
     def _flat(self) -> Tensor:
         """Where each walked step lies in a flattened (B, T, ...) tensor, (N,)."""
-        steps, rows = (p.to(self.device) for p in self.places)
+        rows, steps = self.rows.to(self.device), self.steps.to(self.device)
         return (rows if self.order is None else self.order[rows]) * self.width + steps
+
+    def _places(self) -> tuple[Tensor, Tensor]:
+        steps = torch.arange(len(self.batch_sizes)).unsqueeze(1)
+        rows = torch.arange(len(self.lengths)).unsqueeze(0)
+        if self.dense:
+            steps, rows = torch.broadcast_tensors(steps, rows)
+            return steps.flatten(), rows.flatten()
+        steps, rows = (steps < self.lengths.unsqueeze(0)).nonzero(as_tuple=True)
+        return steps, rows
 
     def sort(self, rows: Tensor, dim: int) -> Tensor:
         return rows if self.order is None else rows.index_select(dim, self.order)
@@ -126,8 +113,7 @@ class Walk:
 
     def where(self, index: int) -> str:
         """The place of a walked step, in the caller's numbering."""
-        steps, rows = self.places
-        return f"row {self.original_row(int(rows[index]))}, step {int(steps[index])}"
+        return f"row {self.original_row(int(self.rows[index]))}, step {int(self.steps[index])}"
 
 
 def check_lengths(lengths: Tensor | Sequence[int], count: int, steps: int) -> Tensor:

@@ -55,15 +55,16 @@ class DampedTanhField(TanhField):
 
 
 class MLPField(nn.Module):
-    """dh/dt = V tanh(U h + a) + b: autonomous, one hidden layer as wide as the state."""
+    """dh/dt = V tanh(U h + a) + b: autonomous, one hidden layer as wide as the state.
+
+    Starts as ``nn.Linear`` does, as in the authors' PyTorch code. With biases of 0 the origin would be an unstable
+    equilibrium, where an empty state stays for ever and its gradient explodes with the length of the gap.
+    """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.inner = nn.Linear(hidden_size, hidden_size)
         self.outer = nn.Linear(hidden_size, hidden_size)
-        for layer in (self.inner, self.outer):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
 
     def forward(self, state: Tensor) -> Tensor:
         slope: Tensor = self.outer(torch.tanh(self.inner(state)))

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from lapse.cells import AugmentedLSTMCell, Cell, State
@@ -58,6 +59,8 @@ def unroll(
     cell: Cell, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int]
 ) -> tuple[Tensor, State]:
     """Run ``cell`` along a packed batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
+    if torch.compiler.is_compiling():
+        return unroll_reference(cell, input, state, timespans, batch_sizes)
     choice = _backend.get()
     kernel = FUSED.get(type(cell)) if choice != "reference" else None
     if kernel is not None and kernel.covers(cell, input, state, timespans):

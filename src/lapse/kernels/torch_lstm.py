@@ -10,12 +10,8 @@ from lapse.cells import AugmentedLSTMCell, Cell, State
 
 
 def plain_autograd() -> bool:
-    """Whether only reverse-mode autograd is at work: no function transform, no forward mode, no graph capture."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is None
-        and forward_ad._current_level < 0
-        and not torch.compiler.is_compiling()
-    )
+    """Whether only reverse-mode autograd is at work: no function transform and no forward mode."""
+    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
 
 
 class TorchLSTM:

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from lapse import cells
 from lapse.cells import Cell, State
 from lapse.kernels import unroll
-from lapse.ragged import Walk, check_timespans
+from lapse.walk import Walk, check_timespans
 from lapse.solvers import SOLVERS, Solver, SolverError
 
 Hidden = Tensor | tuple[Tensor, ...]

@@ -1,5 +1,8 @@
 """Neural networks that know how much time has passed: learning from irregularly-sampled time series."""
 
+from lapse.events import Events as Events
+from lapse.events import decode_events as decode_events
+from lapse.events import encode_events as encode_events
 from lapse.kernels import backend as backend
 from lapse.layers import CTGRU as CTGRU
 from lapse.layers import CTLSTM as CTLSTM
@@ -14,6 +17,10 @@ from lapse.layers import CoupledLSTMODERNN as CoupledLSTMODERNN
 from lapse.layers import PhasedLSTM as PhasedLSTM
 from lapse.layers import RNNDecay as RNNDecay
 from lapse.models import MODELS as MODELS
+from lapse.sequences import Batch as Batch
+from lapse.sequences import LengthBatches as LengthBatches
+from lapse.sequences import Sequences as Sequences
+from lapse.sequences import Standardizer as Standardizer
 from lapse.solvers import DOPRI5 as DOPRI5
 from lapse.solvers import EULER as EULER
 from lapse.solvers import HEUN as HEUN

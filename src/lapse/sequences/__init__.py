@@ -1,0 +1,6 @@
+"""Ragged sequences of irregular events: tables in, honest splits, padded batches out."""
+
+from lapse.sequences.batches import Batch as Batch
+from lapse.sequences.batches import LengthBatches as LengthBatches
+from lapse.sequences.ragged import Sequences as Sequences
+from lapse.sequences.standardize import Standardizer as Standardizer

@@ -1,0 +1,182 @@
+"""Padded batches of sequences of like length, reshuffled every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from lapse.sequences.ragged import Array, Sequences, concatenated_ranges
+
+# Sequences may swap places with others up to a tenth longer or shorter: enough to make every epoch's
+# batches new, at the price of a few percent of padding.
+MIXING = 0.1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences padded with zeros to the longest, T events.
+
+    values           (B, T, F) float32
+    timespans        (B, T) float32, the gap before each event; finite, not negative
+    lengths          (B,) int64
+    observed         (B, T, F) bool, or None: everything was observed
+    targets          (B, ...) or (B, T, ...), int64 or float32, or None
+    static           (B, K) float32, or None; static_observed (B, K) bool, or None
+    index            (B,) int64, the position of each row in the Sequences it came from
+    """
+
+    values: Tensor
+    timespans: Tensor
+    lengths: Tensor
+    observed: Tensor | None
+    targets: Tensor | None
+    static: Tensor | None
+    static_observed: Tensor | None
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T) bool, true for events, false for padding."""
+        steps = torch.arange(self.values.shape[1], device=self.lengths.device)
+        return steps < self.lengths[:, None]
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """The batch on another device, as `Tensor.to` moves a tensor; Lightning calls this."""
+        return self._each(lambda tensor: tensor.to(*args, **kwargs))
+
+    def pin_memory(self) -> Batch:
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Any) -> Batch:
+        old = {field.name: getattr(self, field.name) for field in fields(self)}
+        new: dict[str, Any] = {k: None if tensor is None else change(tensor) for k, tensor in old.items()}
+        return Batch(**new)
+
+
+def pad(s: Sequences, index: Array) -> Batch:
+    lengths = s.lengths[index]
+    rows = concatenated_ranges(s.offsets[:-1][index], lengths)
+    steps = int(lengths.max(initial=0))
+    # Where each event goes in the flattened (B * T) grid.
+    places = concatenated_ranges(np.arange(len(index)) * steps, lengths)
+
+    def grid(flat: Array | None) -> Tensor | None:
+        if flat is None:
+            return None
+        padded = np.zeros((len(index) * steps, *flat.shape[1:]), flat.dtype)
+        padded[places] = flat[rows]
+        return torch.from_numpy(padded.reshape(len(index), steps, *flat.shape[1:]))
+
+    def chosen(array: Array | None) -> Tensor | None:
+        return None if array is None else torch.from_numpy(array[index])
+
+    values, timespans = grid(s.values), grid(s.timespans)
+    assert values is not None
+    assert timespans is not None
+    return Batch(
+        values=values,
+        timespans=timespans,
+        lengths=torch.from_numpy(lengths),
+        observed=grid(s.observed),
+        targets=grid(s.targets) if s.per_step else chosen(s.targets),
+        static=chosen(s.static),
+        static_observed=chosen(s.static_observed),
+        index=torch.from_numpy(np.array(index)),
+    )
+
+
+class LengthBatches(Sampler[list[int]]):
+    """Positions of the sequences of each batch: like lengths together, every sequence once an epoch.
+
+    The order is a function of `seed` and the epoch alone. A new pass is a new epoch; `set_epoch` jumps to
+    one, as Lightning does when it resumes. With several processes each takes every `replicas`-th batch; all
+    take equally many, so the last round may repeat batches.
+    """
+
+    def __init__(
+        self,
+        lengths: Array,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.lengths, self.batch_size, self.shuffle, self.seed = lengths, batch_size, shuffle, seed
+        ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.replicas = replicas or (torch.distributed.get_world_size() if ready else 1)
+        self.rank = rank if rank is not None else (torch.distributed.get_rank() if ready else 0)
+        self.epoch = 0
+
+    @property
+    def sampler(self) -> LengthBatches:
+        """Lightning looks for `set_epoch` on the `sampler` of a batch sampler: this is it."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        total = -(-len(self.lengths) // self.batch_size)
+        return -(-total // self.replicas)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        self.epoch += 1
+        batches = self._batches(random)
+        if self.shuffle:
+            batches = [batches[i] for i in random.permutation(len(batches))]
+        for turn in range(len(self)):
+            yield batches[(turn * self.replicas + self.rank) % len(batches)].tolist()
+
+    def _batches(self, random: np.random.Generator) -> list[Array]:
+        jitter = random.uniform(1 - MIXING, 1 + MIXING, len(self.lengths)) if self.shuffle else 1.0
+        order = np.argsort(self.lengths * jitter, kind="stable")
+        return np.split(order, range(self.batch_size, len(order), self.batch_size))
+
+
+class _PaddedItems(Dataset[Batch]):
+    """`Sequences` as a map-style dataset whose items are fetched a batch at a time."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self.sequences = sequences
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.sequences.batch([index])
+
+    def __getitems__(self, index: list[int]) -> Batch:
+        return self.sequences.batch(index)
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def loader(
+    s: Sequences, batch_size: int, shuffle: bool, seed: int, num_workers: int, pin_memory: bool
+) -> DataLoader[Batch]:
+    return DataLoader(
+        _PaddedItems(s),
+        batch_sampler=LengthBatches(s.lengths, batch_size, shuffle=shuffle, seed=seed),
+        collate_fn=_as_is,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        # DataLoader draws a seed for its workers every epoch; its own generator leaves torch's global one
+        # alone.
+        generator=torch.Generator().manual_seed(seed),
+    )

@@ -1,0 +1,348 @@
+"""`Sequences`: many event sequences of different lengths, stored end to end without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from lapse.sequences.batches import Batch
+
+Array = NDArray[Any]
+# What every step, and what every sequence, carries; `targets` is one or the other.
+STEP_FIELDS = ("values", "times", "observed")
+SEQUENCE_FIELDS = ("ids", "groups", "starts", "static", "static_observed")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sequences:
+    """Irregularly-sampled sequences: N events in S sequences, F features an event.
+
+    Build one with `from_frame`, `from_long` or `from_arrays`, which check their input; the constructor checks
+    shapes only. Sequence `i` is rows `offsets[i]:offsets[i + 1]`, in order of time.
+
+    values           (N, F) float32; 0 where not observed
+    times            (N,) float64, absolute, in `unit`
+    offsets          (S + 1,) int64
+    observed         (N, F) bool, or None: everything was observed
+    targets          (S, ...), or (N, ...) with `per_step`; int64 (classes) or float32; or None
+    static           (S, K) float32 with `static_observed` (S, K) bool or None; or None
+    starts           (S,) float64, when the clock of each sequence started; None: at its first event
+    ids, groups      (S,), what the table called each sequence, and what must not be split (a patient); or
+    None classes          the label of each class index, when the table had words for targets origin
+    the date that is time 0, when the table had dates
+    """
+
+    values: Array
+    times: Array
+    offsets: Array
+    observed: Array | None = None
+    targets: Array | None = None
+    per_step: bool = False
+    static: Array | None = None
+    static_observed: Array | None = None
+    starts: Array | None = None
+    ids: Array | None = None
+    groups: Array | None = None
+    features: tuple[str, ...] = ()
+    static_features: tuple[str, ...] = ()
+    classes: tuple[Any, ...] | None = None
+    unit: str | None = None
+    origin: str | None = None
+
+    def __post_init__(self) -> None:
+        names = self.features or tuple(f"feature {i}" for i in range(self.values.shape[1]))
+        object.__setattr__(self, "features", names)
+        _check_shapes(self)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        id: str,
+        time: str,
+        values: str | Sequence[str],
+        target: str | Sequence[str] | None = None,
+        per_step: bool = False,
+        static: str | Sequence[str] = (),
+        group: str | None = None,
+        per_id: Any = None,
+        unit: str | None = None,
+    ) -> Sequences:
+        """Sequences from a wide table: one row an event, one column a feature.
+
+        `frame` is a pandas, polars or pyarrow table. Rows may come in any order: they are sorted by id, then
+        time, and rows of the same time stay in the order of the table. NaN or null in a value column means
+        "not observed". A date or duration column needs `unit` ("s", "min", "h", "D", ...); for a numeric
+        one `unit` is only a label. `target` is one value a sequence (the same in all its rows), or with
+        `per_step` one a row; words become class indices, their labels kept in `classes`. `static` and
+        `group` columns are constant within a sequence. When `per_id` is given, a second table with one row
+        for each id, `target` (unless `per_step`), `static` and `group` are its columns.
+
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"who": ["a", "a", "b"], "at": [0.0, 2.5, 1.0], "pulse": [61, 64, None]})
+        >>> Sequences.from_frame(table, id="who", time="at", values="pulse")
+        Sequences(2 sequences, 3 events, 1 feature; lengths 1 to 2; 33.3% of values not observed)
+        """
+        from lapse.sequences.frames import read_wide
+
+        return read_wide(frame, id, time, values, target, per_step, static, group, per_id, unit)
+
+    @classmethod
+    def from_long(
+        cls,
+        frame: Any,
+        *,
+        id: str,
+        time: str,
+        variable: str,
+        value: str,
+        variables: Sequence[str] | None = None,
+        target: str | None = None,
+        static: str | Sequence[str] = (),
+        group: str | None = None,
+        per_id: Any = None,
+        unit: str | None = None,
+    ) -> Sequences:
+        """Sequences from a long table: one row a measurement, named by its `variable` column.
+
+        Measurements of one id at one time become one event, in which the other variables are not observed. A
+        variable measured twice at one time gives a second event there, with gap 0: nothing is averaged or
+        lost. `variables` fixes the features and their order (others in the table are an error); the default
+        is every variable found, sorted. The other arguments are those of `from_frame`.
+        """
+        from lapse.sequences.frames import read_long
+
+        return read_long(frame, id, time, variable, value, variables, target, static, group, per_id, unit)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        values: Sequence[ArrayLike],
+        times: Sequence[ArrayLike],
+        *,
+        targets: ArrayLike | Sequence[ArrayLike] | None = None,
+        per_step: bool = False,
+        static: ArrayLike | None = None,
+        starts: ArrayLike | None = None,
+        ids: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        features: Sequence[str] = (),
+        static_features: Sequence[str] = (),
+        unit: str | None = None,
+    ) -> Sequences:
+        """Sequences from lists with one array a sequence: values (T, F) or (T,), times (T,).
+
+        NaN in `values` or `static` means "not observed". `targets` holds one entry a sequence, or with
+        `per_step` one array of T entries a sequence. `starts` tells when each clock started, if that is known
+        to be before the first event.
+        """
+        from lapse.sequences.arrays import read_arrays
+
+        return read_arrays(
+            values, times, targets, per_step, static, starts, ids, groups, features, static_features, unit
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Sequences:
+        """Sequences saved by `save`, memory-mapped: opening is instant, and only what is used is read."""
+        from lapse.sequences.storage import load
+
+        return load(path)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one file (safetensors, no pickle); the file appears whole or not at all."""
+        from lapse.sequences.storage import save
+
+        save(self, path)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int | slice | ArrayLike) -> Sequences:
+        """The chosen sequences, in the order asked for: an int, a slice, positions, or a mask."""
+        chosen = np.arange(len(self))[index]  # type: ignore[index]
+        return self.take(np.atleast_1d(chosen))
+
+    def __repr__(self) -> str:
+        n = len(self)
+        lengths = f"; lengths {self.lengths.min()} to {self.lengths.max()}" if n else ""
+        missing = f"; {self.missing:.1%} of values not observed" if self.observed is not None else ""
+        return (
+            f"Sequences({_count(n, 'sequence')}, {_count(self.num_events, 'event')}, "
+            f"{_count(self.num_features, 'feature')}{lengths}{missing})"
+        )
+
+    @property
+    def num_events(self) -> int:
+        return len(self.times)
+
+    @property
+    def num_features(self) -> int:
+        return int(self.values.shape[1])
+
+    @cached_property
+    def lengths(self) -> Array:
+        """(S,) int64, events in each sequence."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def timespans(self) -> Array:
+        """(N,) float32, the gap before each event; 0 before a sequence's first unless `starts` says more."""
+        gaps = np.diff(self.times, prepend=self.times[:1])
+        firsts = self.offsets[:-1]
+        gaps[firsts] = 0.0 if self.starts is None else self.times[firsts] - self.starts
+        return gaps.astype(np.float32)
+
+    @property
+    def gaps(self) -> Array:
+        """The gaps between two events of one sequence: `timespans` without each sequence's first."""
+        inside = np.ones(self.num_events, bool)
+        inside[self.offsets[:-1]] = False
+        return self.timespans[inside]
+
+    @cached_property
+    def median_gap(self) -> float:
+        """The median of the gaps that are not 0; 1 where there is none: a natural unit of time for a model.
+
+        Events at the same time are left out, since a table with many of them would have 0 for its unit.
+        """
+        gaps = self.gaps
+        positive = gaps[gaps > 0]
+        return float(np.median(positive)) if len(positive) else 1.0
+
+    @property
+    def missing(self) -> float:
+        """The fraction of values that were not observed."""
+        if self.observed is None or not self.observed.size:
+            return 0.0
+        return 1.0 - np.count_nonzero(self.observed) / self.observed.size
+
+    def take(self, index: Array) -> Sequences:
+        """The sequences at these positions, in this order."""
+        lengths = self.lengths[index]
+        return self.gather(concatenated_ranges(self.offsets[:-1][index], lengths), lengths, index)
+
+    def gather(self, rows: Array, lengths: Array, index: Array) -> Sequences:
+        """New sequences of these rows and lengths; the k-th has the id and target of sequence `index[k]`."""
+        rowwise = STEP_FIELDS + (("targets",) if self.per_step else ())
+        changed: dict[str, Any] = {name: _picked(getattr(self, name), rows) for name in rowwise}
+        changed |= {name: _picked(getattr(self, name), index) for name in SEQUENCE_FIELDS}
+        if not self.per_step:
+            changed["targets"] = _picked(self.targets, index)
+        return replace(self, **changed, offsets=offsets_of(lengths))
+
+    def split_by_sequence(
+        self, fractions: Sequence[float] = (0.8, 0.1, 0.1), *, seed: int = 0, stratify: bool = False
+    ) -> tuple[Sequences, ...]:
+        """Whole sequences dealt at random into parts of these fractions.
+
+        With `stratify` every class has the same share in each part, as far as whole numbers allow.
+        """
+        from lapse.sequences.splits import by_sequence
+
+        return by_sequence(self, fractions, seed, stratify)
+
+    def split_by_group(
+        self, fractions: Sequence[float] = (0.8, 0.1, 0.1), *, seed: int = 0
+    ) -> tuple[Sequences, ...]:
+        """Whole groups dealt at random: no group (a patient, a machine) is in two parts."""
+        from lapse.sequences.splits import by_group
+
+        return by_group(self, fractions, seed)
+
+    def split_by_time(self, *at: Any) -> tuple[Sequences, ...]:
+        """Past, future: sequences that end before `at`, and those that start at or after it.
+
+        Sequences that cross a boundary are in no part, since they would show the past model its future. Times
+        are numbers in `unit`, or dates when the table had dates. `cut_at` cuts the crossing ones instead.
+        """
+        from lapse.sequences.splits import by_time
+
+        return by_time(self, at)
+
+    def cut_at(self, at: Any) -> tuple[Sequences, Sequences]:
+        """The events before `at` and those from then on; the later piece remembers the gap across the cut."""
+        from lapse.sequences.splits import cut
+
+        return cut(self, at)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+    ) -> DataLoader[Batch]:
+        """A PyTorch `DataLoader` of padded `Batch`es, for a plain loop or for Lightning.
+
+        Sequences of like length share a batch, so that little is padded. With `shuffle` every pass over the
+        loader is a new epoch in a new order, which depends on `seed` and the epoch only. Without, batches
+        come in order of length; `Batch.index` says where each row belongs.
+        """
+        from lapse.sequences.batches import loader
+
+        return loader(self, batch_size, shuffle, seed, num_workers, pin_memory)
+
+    def batch(self, index: ArrayLike) -> Batch:
+        """These sequences, padded to the longest of them, as tensors."""
+        from lapse.sequences.batches import pad
+
+        return pad(self, np.asarray(index, np.int64))
+
+
+def concatenated_ranges(starts: Array, lengths: Array) -> Array:
+    """`[start, ..., start + length - 1]` for each pair, end to end, without a loop."""
+    ends = np.cumsum(lengths)
+    first: Array = np.repeat(starts - (ends - lengths), lengths)
+    return first + np.arange(len(first))
+
+
+def offsets_of(lengths: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def plain(value: Any) -> Any:
+    """A NumPy scalar as Python's own, which an error message shows as the table does."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _picked(array: Array | None, index: Array) -> Array | None:
+    return None if array is None else array[index]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def _check_shapes(s: Sequences) -> None:
+    n, count = len(s.times), len(s.offsets) - 1
+    steps = {name: getattr(s, name) for name in STEP_FIELDS}
+    whole = {name: getattr(s, name) for name in SEQUENCE_FIELDS}
+    (steps if s.per_step else whole)["targets"] = s.targets
+    for rows, group in ((n, steps), (count, whole)):
+        for name, array in group.items():
+            if array is not None and len(array) != rows:
+                raise ValueError(
+                    f"{name} has {len(array)} rows, expected {rows} ({n} events, {count} sequences)"
+                )
+    if s.values.ndim != 2 or s.values.shape[1] != len(s.features):
+        raise ValueError(
+            f"values must be (N, {len(s.features)}) for features {s.features}, got {s.values.shape}"
+        )
+    if count < 0 or s.offsets[0] != 0 or s.offsets[-1] != n:
+        raise ValueError(f"offsets must run from 0 to {n}, the number of events; got {s.offsets!r}")
+
+
+FIELD_NAMES = tuple(field.name for field in fields(Sequences))

@@ -1,0 +1,116 @@
+"""Batches: everything once an epoch, little padding, the same for the same seed, at home in torch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_sequences import ragged
+from lapse import Batch, LengthBatches, Sequences
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=40), st.integers(1, 9), st.booleans())
+def test_every_sequence_exactly_once_an_epoch(lengths: list[int], batch_size: int, shuffle: bool) -> None:
+    s = ragged(lengths, missing=0.2)
+    loader = s.batches(batch_size, shuffle=shuffle, seed=3)
+    for _ in range(2):
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        index = torch.cat([batch.index for batch in batches])
+        assert sorted(index.tolist()) == list(range(len(s)))
+        assert all(len(batch) <= batch_size for batch in batches)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12))
+def test_a_batch_holds_the_sequences_and_zeros(lengths: list[int]) -> None:
+    s = ragged(lengths, missing=0.3)
+    for batch in s.batches(4):
+        assert batch.values.shape == (len(batch), int(batch.lengths.max()), 2)
+        assert torch.isfinite(batch.timespans).all()
+        assert (batch.timespans >= 0).all()
+        assert (batch.values[~batch.mask] == 0).all()
+        assert (batch.timespans[~batch.mask] == 0).all()
+        assert batch.observed is None or not batch.observed[~batch.mask].any()
+        for row, i in enumerate(batch.index.tolist()):
+            one, length = s[i], int(batch.lengths[row])
+            np.testing.assert_array_equal(batch.values[row, :length], one.values)
+            np.testing.assert_array_equal(batch.timespans[row, :length], one.timespans)
+
+
+def test_targets_a_step_are_padded_with_the_steps() -> None:
+    s = Sequences.from_arrays(
+        [[1, 2], [3]], [[0, 1], [0]], targets=[[[1.0, 2.0]] * 2, [[3.0, 4.0]]], per_step=True
+    )
+    batch = s.batch([1, 0])
+    assert batch.targets is not None
+    assert batch.targets.tolist() == [[[3, 4], [0, 0]], [[1, 2], [1, 2]]]
+
+
+def orders(s: Sequences, seed: int, epochs: int) -> list[list[int]]:
+    loader = s.batches(8, seed=seed)
+    return [torch.cat([batch.index for batch in loader]).tolist() for _ in range(epochs)]
+
+
+def test_epochs_are_reshuffled_and_seeded() -> None:
+    s = ragged(np.random.default_rng(0).integers(1, 50, 100).tolist())
+    first, second = orders(s, 1, 2)
+    assert first != second
+    assert orders(s, 1, 2) == [first, second]
+    assert orders(s, 2, 1) != [first]
+
+
+def test_batches_themselves_change_from_epoch_to_epoch() -> None:
+    sampler = LengthBatches(np.arange(100, 200), 10)
+    first, second = ({frozenset(batch) for batch in sampler} for _ in range(2))
+    assert first != second
+
+
+def test_an_epoch_can_be_asked_for() -> None:
+    sampler = LengthBatches(np.arange(1, 50), 5, seed=7)
+    epochs = [list(sampler) for _ in range(3)]
+    sampler.sampler.set_epoch(1)
+    assert list(sampler) == epochs[1]
+
+
+def test_little_is_padded() -> None:
+    lengths = np.random.default_rng(0).integers(1, 200, 5000)
+    s = Sequences.from_arrays([np.zeros(n) for n in lengths], [np.arange(n) for n in lengths])
+    cells = sum(batch.timespans.numel() for batch in s.batches(64))
+    assert 1 - s.num_events / cells < 0.12
+    cells = sum(batch.timespans.numel() for batch in s.batches(64, shuffle=False))
+    assert 1 - s.num_events / cells < 0.03
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    s = ragged([2, 3, 4])
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    list(s.batches(2))
+    assert torch.rand(1) == expected
+
+
+def test_processes_share_an_epoch_without_overlap() -> None:
+    parts = [list(LengthBatches(np.ones(64, int), 8, replicas=2, rank=rank)) for rank in (0, 1)]
+    assert [len(part) for part in parts] == [4, 4]
+    assert sorted(i for part in parts for batch in part for i in batch) == list(range(64))
+
+
+def test_workers_give_the_same_batches() -> None:
+    s = ragged([2, 3, 4, 5])
+    plain = [batch.index.tolist() for batch in s.batches(2, seed=1)]
+    assert [batch.index.tolist() for batch in s.batches(2, seed=1, num_workers=1)] == plain
+
+
+def test_a_batch_moves_as_a_tensor_does() -> None:
+    batch = ragged([2, 3]).batch([0, 1])
+    moved = batch.to("meta")
+    assert isinstance(moved, Batch)
+    assert moved.values.device.type == "meta"
+    assert moved.observed is None
+
+
+def test_a_batch_size_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        ragged([1]).batches(0)

@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import PackedSequence
 from lapse import cells
 from lapse.cells import Cell, State
 from lapse.kernels import unroll
-from lapse.walk import Walk, check_timespans
 from lapse.solvers import SOLVERS, Solver, SolverError
+from lapse.walk import Walk, check_timespans
 
 Hidden = Tensor | tuple[Tensor, ...]
 _CellType = TypeVar("_CellType")

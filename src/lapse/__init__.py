@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from lapse.sequences import LengthBatches as LengthBatches
     from lapse.sequences import Sequences as Sequences
     from lapse.sequences import Standardizer as Standardizer
+    from lapse.tasks import TASKS as TASKS
+    from lapse.tasks import Task as Task
 
 __version__ = "0.1.0"
 
@@ -20,6 +22,8 @@ _HOMES = {
     "LengthBatches": "lapse.sequences",
     "Sequences": "lapse.sequences",
     "Standardizer": "lapse.sequences",
+    "TASKS": "lapse.tasks",
+    "Task": "lapse.tasks",
     "decode_events": "lapse.events",
     "encode_events": "lapse.events",
 }

@@ -60,7 +60,9 @@ class Task:
     metrics          the first is the one results are compared by
     output_size      classes, or numbers to predict
     standardize      whether inputs should be standardised; the paper's tasks are learned raw
-    time_unit        what a timespan of 1 means
+        time_unit        what a timespan of 1 means
+    caveats          what is missing from the data, or can mislead whoever learns from them
+
     differences      where the data differ from the authors' files, and why
     """
 
@@ -76,6 +78,7 @@ class Task:
     source: str
     licence: str
     differences: str
+    caveats: tuple[str, ...] = ()
     standardize: bool = False
     paper: PaperSettings | None = None
     published: Mapping[str, Score] = field(default_factory=dict)

@@ -34,8 +34,9 @@ TASK = Task(
     metrics=(ACCURACY,),
     input_size=1,
     output_size=10,
-    time_unit=f"{SYMBOLS_PER_UNIT} pixels last 1",
+    time_unit=f"{SYMBOLS_PER_UNIT} pixels",
     source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits)",
     licence="CC BY 4.0",
     differences="not in the paper: a small relative of mnist-event for demonstrations and tests",
+    caveats=("missing: who wrote a digit; all parts may share writers",),
 )

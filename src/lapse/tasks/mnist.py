@@ -89,11 +89,12 @@ TASK = Task(
     metrics=(ACCURACY,),
     input_size=1,
     output_size=10,
-    time_unit=f"{SYMBOLS_PER_UNIT} pixels last 1",
+    time_unit=f"{SYMBOLS_PER_UNIT} pixels",
     source="MNIST, http://yann.lecun.com/exdb/mnist",
     licence="CC BY-SA 3.0, as commonly stated",
     differences="an event stands at the end of its run, so the last run's length is kept; the authors' code "
     "stamps the start and drops it; 6,000 training images are set aside for validation",
+    caveats=("missing: who wrote a digit; validation images may share writers with training",),
     paper=PaperSettings(epochs=200),
     published=PUBLISHED["mnist-event"],
 )

@@ -10,6 +10,7 @@ or with nothing observed, so that also the few stays without a single measuremen
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def read_stays(members: Members, outcomes: bytes) -> Sequences:
     per_stay = described.join(deaths, how="left").reset_index()
     _check_outcomes(per_stay)
     measured = table[~at_admission | (table["name"] == "Weight")]
-    return Sequences.from_long(
+    stays = Sequences.from_long(
         measured.assign(value=measured["value"].where(measured["value"] != -1)),
         id="stay",
         time="hour",
@@ -73,6 +74,7 @@ def read_stays(members: Members, outcomes: bytes) -> Sequences:
         per_id=per_stay.astype({DEATH: "int64"}),
         unit="h",
     )
+    return replace(stays, classes=("survived", "died"))
 
 
 def _measurements(members: Members) -> Any:
@@ -148,9 +150,10 @@ TASK = Task(
     metrics=(Metric("auroc", maximize=True), Metric("auprc", maximize=True)),
     input_size=len(VARIABLES),
     output_size=2,
-    time_unit="an hour lasts 1",
+    time_unit="one hour",
     source="PhysioNet/CinC Challenge 2012, set A, https://physionet.org/content/challenge-2012/1.0.0/",
     licence="ODC-By 1.0",
     differences="not in the paper: the practitioner's case",
+    caveats=("missing: sets B and C of the challenge, so results are not comparable with its ranking",),
     standardize=True,
 )

@@ -128,7 +128,7 @@ def _task(name: str, summary: str, loader: Any) -> Task:
         metrics=(ACCURACY,),
         input_size=1,
         output_size=2,
-        time_unit=f"{BITS} bits last 1",
+        time_unit=f"{BITS} bits",
         source="generated",
         licence="none needed: random bits",
         differences="the authors' code draws random lengths (here lengths=(2, 32)); the paper says 32 bits",

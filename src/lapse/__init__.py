@@ -32,5 +32,7 @@ from lapse.solvers import Exponential as Exponential
 from lapse.solvers import FixedStep as FixedStep
 from lapse.solvers import SolverError as SolverError
 from lapse.solvers import Tableau as Tableau
+from lapse.tasks import TASKS as TASKS
+from lapse.tasks import Task as Task
 
 __version__ = "0.1.0"

@@ -11,7 +11,7 @@ import errno
 import json
 import mmap
 import os
-import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -76,9 +76,9 @@ def _words(name: str, array: Array) -> dict[str, Array]:
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write beside `path` and rename: no reader sees half a file, no error leaves one behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with partial.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -91,7 +91,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
             ) from error
         raise
     finally:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def load(path: str | Path) -> Sequences:

@@ -1,0 +1,252 @@
+"""Data files: found, downloaded, checked, and read from memory; nothing is ever unpacked on disk.
+
+Search order: the folder given, `$LAPSE_DATA`, the cache, then a download into the cache. The cache is
+`$LAPSE_CACHE`, or the place the system has for such things. A file counts only when its contents have a known
+hash. Hashes are of what is inside, so a file packed anew is still the same file.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import io
+import logging
+import os
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+Members = dict[str, bytes]
+LARGEST = 2**30  # bytes unpacked; the largest real file has 35 MB, so more is a mistake or an attack
+
+
+class DataFileError(RuntimeError):
+    """A data file that is missing, damaged, or not the one expected; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a task: its place under a data folder, where it is published, hashes of its contents."""
+
+    path: str
+    url: str
+    digests: tuple[str, ...]
+    other_paths: tuple[str, ...] = ()
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file as it was found, for the record."""
+
+    path: str
+    folder: str
+    digest: str
+
+
+def cache_folder() -> Path:
+    if chosen := os.environ.get("LAPSE_CACHE"):
+        return Path(chosen).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("lapse"))
+
+
+def search_folders(data_dir: str | Path | None) -> list[Path]:
+    """Where files are looked for, in order; a `data_dir` that does not exist is a mistake to report."""
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise DataFileError(f"the data folder {data_dir} does not exist; create it or name another")
+    named = [data_dir, os.environ.get("LAPSE_DATA")]
+    return [Path(folder).expanduser() for folder in named if folder] + [cache_folder()]
+
+
+def read(file: DataFile, data_dir: str | Path | None = None) -> tuple[bytes, Source]:
+    """The checked contents of a plain or gzip file."""
+    path = _located(file, data_dir)
+    content = _unzipped(path)
+    return content, _checked(file, path, hash_all(content, file.digests))
+
+
+def read_archive(file: DataFile, data_dir: str | Path | None = None) -> tuple[Members, Source]:
+    """The checked files of a zip or tar.gz archive, by their names without folders."""
+    path = _located(file, data_dir)
+    members = _members(path)
+    return members, _checked(file, path, [members_digest(members)])
+
+
+def members_digest(members: Members) -> str:
+    """The hash of an archive's files in order of name, however it was packed."""
+    total = hashlib.sha256()
+    for name in sorted(members):
+        total.update(f"{name}\0{len(members[name])}\0".encode())
+        total.update(members[name])
+    return f"sha256:{total.hexdigest()}"
+
+
+def hash_all(content: bytes, like: tuple[str, ...]) -> list[str]:
+    """The contents' hash by every algorithm `like` uses: of an original, only the md5 may be known."""
+    names = dict.fromkeys(digest.split(":")[0] for digest in like)
+    return [f"{name}:{hashlib.new(name, content, usedforsecurity=False).hexdigest()}" for name in names]
+
+
+def _checked(file: DataFile, path: Path, found: list[str]) -> Source:
+    known = [digest for digest in found if digest in file.digests]
+    if not known:
+        raise DataFileError(
+            f"{path} is not the expected file: its contents have {found[0]}, "
+            f"expected {' or '.join(file.digests)}; remove it and let it be downloaded again, "
+            f"or fetch it from {file.url}"
+        )
+    return Source(file.path, str(path), known[0])
+
+
+def _located(file: DataFile, data_dir: str | Path | None) -> Path:
+    folders = search_folders(data_dir)
+    for folder in folders:
+        for name in (file.path, *file.other_paths):
+            if (folder / name).is_file():
+                return folder / name
+    return _download(file, folders)
+
+
+def _download(file: DataFile, folders: list[Path]) -> Path:
+    target = cache_folder() / file.path
+    with writing(target) as partial:
+        if not target.exists():
+            _retrieve(file, partial, folders)
+            _verify(file, partial)
+            os.replace(partial, target)
+    return target
+
+
+def _retrieve(file: DataFile, partial: Path, folders: list[Path]) -> None:
+    import pooch
+
+    pooch.get_logger().setLevel(logging.WARNING)  # loaders never print
+    try:
+        pooch.retrieve(file.url, known_hash=None, fname=partial.name, path=partial.parent)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        searched = ", ".join(str(folder) for folder in folders)
+        raise DataFileError(
+            f"{file.path} was not found in {searched}, and downloading {file.url} failed ({error}). "
+            f"Put the file at {cache_folder() / file.path}, or set LAPSE_DATA (or --data-dir) to a "
+            f"folder that holds {file.path}.{' ' + file.hint if file.hint else ''}"
+        ) from error
+
+
+def _verify(file: DataFile, path: Path) -> None:
+    if path.name.endswith((".zip", ".tar.gz")):
+        _checked(file, path, [members_digest(_members(path))])
+    else:
+        _checked(file, path, hash_all(_unzipped(path), file.digests))
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[Path]:
+    """A place to write `target` before renaming it; one process at a time, nothing left on failure."""
+    from filelock import FileLock
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        locks = cache_folder() / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
+        with (
+            FileLock(locks / f"{target.name}-{key}.lock"),
+            tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as folder,
+        ):
+            yield Path(folder) / target.name
+    except OSError as error:
+        reason = "no space left" if error.errno == errno.ENOSPC else str(error)
+        raise DataFileError(
+            f"cannot write {target}: {reason}; free some space, or set LAPSE_CACHE to a folder elsewhere"
+        ) from error
+
+
+def _unzipped(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        with gzip.open(io.BytesIO(content)) as stream:
+            unpacked = stream.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(path, len(content), error) from error
+    if len(unpacked) > LARGEST:
+        raise DataFileError(
+            f"{path} unpacks to more than {LARGEST:,} bytes: not a file of this task; remove it"
+        )
+    return unpacked
+
+
+def _damaged(path: Path, size: int, error: Exception) -> DataFileError:
+    return DataFileError(
+        f"{path} ({size:,} bytes) is truncated or corrupted ({error}); "
+        "remove it and let it be downloaded again"
+    )
+
+
+def _members(path: Path) -> Members:
+    try:
+        return _zip_members(path) if path.suffix == ".zip" else _tar_members(path)
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        EOFError,
+        OSError,
+        zlib.error,
+        NotImplementedError,
+    ) as error:
+        raise _damaged(path, path.stat().st_size, error) from error
+
+
+def _zip_members(path: Path) -> Members:
+    with zipfile.ZipFile(path) as archive:
+        files = [info for info in archive.infolist() if not info.is_dir()]
+        _check_size(path, sum(info.file_size for info in files))
+        return {_inside(path, info.filename): archive.read(info) for info in files}
+
+
+def _tar_members(path: Path) -> Members:
+    with tarfile.open(path, "r:gz") as archive:
+        members: Members = {}
+        total = 0
+        for info in archive:
+            name = _inside(path, info.name)
+            if info.isdir():
+                continue
+            if not info.isfile():
+                raise DataFileError(
+                    f"{path} has an entry {info.name!r} that is no plain file; remove the archive"
+                )
+            _check_size(path, total := total + info.size)
+            stream = archive.extractfile(info)
+            assert stream is not None
+            members[name] = stream.read()
+        return members
+
+
+def _inside(path: Path, entry: str) -> str:
+    """The entry's own name; an entry that points outside its folder condemns the archive."""
+    parts = PurePosixPath(entry.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in entry:
+        raise DataFileError(
+            f"{path} has an entry {entry!r} that points outside its folder; "
+            "do not unpack this archive, remove it"
+        )
+    return parts.name
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > LARGEST:
+        raise DataFileError(
+            f"{path} unpacks to more than {LARGEST:,} bytes: not a file of this task; remove it"
+        )

@@ -1,0 +1,62 @@
+"""Prepared data: a task's splits worked out once, kept in the cache, memory-mapped ever after.
+
+The folder's name is a hash of the files' hashes, the options and the version of the code that prepared it:
+what was made of other files or with other options can not be taken for it. It appears whole or not at all,
+and processes that want the same one wait for the first to make it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lapse.sequences import Sequences
+from lapse.tasks.base import Splits
+from lapse.tasks.files import Source, cache_folder, writing
+
+VERSION = 1  # raise when a loader's output changes, so that old preparations are not taken for new
+PARTS = ("train", "validation", "test")
+
+
+def prepared(
+    task: str, sources: tuple[Source, ...], options: dict[str, Any], prepare: Callable[[], Splits]
+) -> Splits:
+    """`prepare()`, or what it gave the last time it had these files and options."""
+    folder = cache_folder() / "prepared" / f"{task}-{_key(sources, options)}"
+    if (splits := _stored(folder, sources)) is not None:
+        return splits
+    with writing(folder) as partial:
+        if (splits := _stored(folder, sources)) is None:
+            _store(prepare(), partial)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(partial, folder)
+            splits = _stored(folder, sources)
+    assert splits is not None
+    return splits
+
+
+def _key(sources: tuple[Source, ...], options: dict[str, Any]) -> str:
+    content = json.dumps([VERSION, [s.digest for s in sources], options], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _store(splits: Splits, folder: Path) -> None:
+    folder.mkdir()
+    for name, part in splits.parts().items():
+        part.save(folder / f"{name}.safetensors")
+    (folder / "notes.json").write_text(json.dumps(splits.notes))
+
+
+def _stored(folder: Path, sources: tuple[Source, ...]) -> Splits | None:
+    """What the folder holds; None when it is not there or was damaged, and must be made again."""
+    try:
+        parts = [Sequences.load(folder / f"{name}.safetensors") for name in PARTS]
+        notes = json.loads((folder / "notes.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return Splits(*parts, sources=sources, notes=tuple(notes))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,10 +33,11 @@ class Case:
     solver: Solver | None = None  # None: the cell's default
     gaps: tuple[float, ...] = ANY_GAP
     float32_gaps: tuple[float, ...] | None = None  # where other than ``gaps``
+    options: dict[str, Any] = field(default_factory=dict)
 
     def make(self, dtype: torch.dtype) -> cells.Cell:
         torch.manual_seed(0)
-        options = {} if self.solver is None else {"solver": self.solver}
+        options = self.options if self.solver is None else {**self.options, "solver": self.solver}
         make: Callable[..., cells.Cell] = self.cell
         cell = make(INPUT, HIDDEN, **options).to(dtype)
         with torch.no_grad():
@@ -46,6 +48,10 @@ class Case:
     def transcribe(self, cell: cells.Cell) -> oracles.Oracle:
         weights = {name: w.detach().double().numpy() for name, w in cell.state_dict().items()}
         return self.oracle(weights, HIDDEN, self.solve)
+
+
+class HalfOpen(oracles.PhasedLSTM):
+    ratio_on, leak = 0.5, 0.01
 
 
 PAPER_RK4, PAPER_EULER = FixedStep(RK4, steps=3), FixedStep(EULER, steps=4)
@@ -70,6 +76,9 @@ CASES = {
     ),
     "gru-d": Case(cells.GRUDCell, oracles.GRUD),
     "phased-lstm": Case(cells.PhasedLSTMCell, oracles.PhasedLSTM, float32_gaps=SHORT_GAP),
+    "phased-lstm, open half the time": Case(
+        cells.PhasedLSTMCell, HalfOpen, float32_gaps=SHORT_GAP, options={"ratio_on": 0.5, "leak": 0.01}
+    ),
     "gru-ode": Case(cells.GRUODECell, oracles.GRUODE, oracles.exponential(4)),
     "gru-ode, paper": Case(cells.GRUODECell, oracles.GRUODE, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP),
     "ct-lstm": Case(cells.CTLSTMCell, oracles.CTLSTM),
@@ -146,6 +155,24 @@ def test_float32(name: str, seed: int) -> None:
 def test_gru_d_with_missing_features(missing: float, dtype: torch.dtype, tolerance: float) -> None:
     errors = worst_error(CASES["gru-d"], dtype, 4, missing)
     assert max(errors.values()) < tolerance, errors
+
+
+def test_phased_lstm_opens_and_closes() -> None:
+    """All three branches of the gate, at absolute times before, at and long after the shift."""
+    case = CASES["phased-lstm"]
+    cell = case.make(torch.float64)
+    assert isinstance(cell, cells.PhasedLSTMCell)
+    oracle = case.transcribe(cell)
+    assert isinstance(oracle, oracles.PhasedLSTM)
+    times = torch.cat([torch.linspace(0, 10, 1001), torch.linspace(1e3, 1e3 + 3, 301)]).double()
+    openness = cell.openness(times.unsqueeze(-1)).detach().numpy()
+    expected = np.array([[oracle.openness(unit, float(t)) for unit in range(HIDDEN)] for t in times])
+    np.testing.assert_allclose(
+        openness, expected, rtol=0, atol=1e-11
+    )  # a clock of 1e3 rounds by 1e-13, times 40
+    assert openness.max() > 0.9
+    open_share = (openness > cell.leak).mean()
+    assert 0.04 < open_share < 0.06  # ratio_on
 
 
 def test_every_cell_is_covered() -> None:

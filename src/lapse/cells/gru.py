@@ -105,18 +105,22 @@ class CTGRUCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "traces")
-    log_timescales: Tensor
 
     def __init__(self, input_size: int, hidden_size: int, *, timescales: int = 8) -> None:
         super().__init__(input_size, hidden_size)
         self.gates = Gates(input_size, hidden_size, count=2)
         self.candidate = Gates(input_size, hidden_size)
-        scales = torch.arange(timescales) * (math.log(10.0) / 2)
-        self.register_buffer("log_timescales", scales, persistent=False)
+        self.timescales = timescales
+
+    @property
+    def log_timescales(self) -> Tensor:
+        """ln τ_m (M,). Not a buffer: one made in float32 stays rounded to it when the cell goes to float64."""
+        bias = self.candidate.bias
+        return torch.arange(self.timescales, device=bias.device, dtype=bias.dtype) * (math.log(10.0) / 2)
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
-        return (self.hidden_size, self.hidden_size * len(self.log_timescales))
+        return (self.hidden_size, self.hidden_size * self.timescales)
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, (_, flat) = self.flow(state, timespan)

@@ -44,8 +44,8 @@ class Learner(L.LightningModule):
         prediction, target = self.objective.valid(self.model(batch), batch)
         total = self.objective.total(prediction, target)
         if not bool(torch.isfinite(total)):
-            raise NonFiniteLoss(self._diagnosis(batch, index, float(total)))
-        self.train_total += float(total)
+            raise NonFiniteLoss(self._diagnosis(batch, index, float(total.detach())))
+        self.train_total += float(total.detach())
         self.train_count += len(target)
         self.events += int(batch.lengths.sum())
         return total / self._share(len(target))

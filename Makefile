@@ -36,5 +36,12 @@ format: $(READY)  ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.venv/.docs-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: .venv/.docs-ready  ## the documentation as a site, in site/; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 clean:  ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -24,7 +24,7 @@ test: $(READY)  ## the tests, on all cores
 	$(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow --override-ini addopts=
+	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## format, lint, types, tests with coverage: what CI runs
 	$(BIN)/ruff format --check .

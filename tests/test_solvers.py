@@ -624,6 +624,27 @@ def taylor_phi(z: Tensor) -> Tensor:
     return total
 
 
+class TestRejectedSteps:
+    """A step that is tried and rejected may overflow; it must leave no trace, in any row's value or gradient."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize(
+        ("f", "start"), [(lambda y: -(y**3), 1e6), (lambda y: -torch.sinh(y), 8.0)], ids=["cube", "sinh"]
+    )
+    def test_gradients(self, f: Callable[[Tensor], Tensor], start: float, dtype: torch.dtype) -> None:
+        """Whether an overflow reaches the new state or only its slope depends on the span, so try several."""
+        for span in range(1, 30):
+            weight = torch.ones((), dtype=dtype, requires_grad=True)
+            y0 = torch.tensor([[0.1], [start]], dtype=dtype, requires_grad=True)
+            spans = spans_of(0.1, float(span), dtype=dtype).requires_grad_()
+            y = Adaptive(rtol=1e-2, atol=1e-2)(lambda y, w=weight: f(w * y), y0, spans)
+            grads = torch.autograd.grad(y.sum(), (weight, y0, spans))
+            assert all(torch.isfinite(g).all() for g in (y, *grads)), span
+            alone = Adaptive(rtol=1e-2, atol=1e-2)(lambda y, w=weight: f(w * y), y0[:1], spans[:1])
+            (expected,) = torch.autograd.grad(alone.sum(), y0)
+            torch.testing.assert_close(grads[1][0], expected[0])
+
+
 class TestFailure:
     def test_too_few_steps(self) -> None:
         with pytest.raises(SolverError) as caught:

@@ -259,7 +259,7 @@ class Adaptive:
         y1 = y + h * _combine(self.tableau.b, slopes)
         ratio = self._error_ratio(y, y1, h, slopes)
         accepted = ratio <= 1  # False for NaN
-        if not bool(torch.isfinite(y1).all()):
+        if not bool(accepted.all()) and not _all_finite(y1, *slopes):
             # torch.where would hide a rejected row's NaN from the value but not from the gradient: the same
             # steps again, of length 0 for the rejected rows, leave no trace of them.
             h = torch.where(accepted, spans, 0.0).unsqueeze(-1)
@@ -444,6 +444,10 @@ def _visit_stages(
 def _reassemble(arrived: list[tuple[Tensor, Tensor]]) -> Tensor:
     rows = torch.cat([rows for rows, _ in arrived])
     return torch.cat([y for _, y in arrived]).index_select(0, torch.argsort(rows))
+
+
+def _all_finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
 def _rms(x: Tensor) -> Tensor:

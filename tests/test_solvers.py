@@ -701,6 +701,18 @@ class TestFailure:
         with pytest.raises(SolverError, match="row 1"):
             solver(f, y0, spans_of(1.0, 1.0, 1.0), f.drive(randn(3, 2)))
 
+    @pytest.mark.parametrize("solver", [FixedStep(), Adaptive(), Adaptive(HEUN)], ids=repr)
+    def test_states_that_grow_beyond_all_numbers(self, solver: Solver) -> None:
+        """Fields that stay finite themselves, so that no error estimate sees it."""
+        with pytest.raises(SolverError, match="row 1"):
+            solver(
+                lambda y: torch.full_like(y, 1e308),
+                torch.zeros(2, 1, dtype=torch.float64),
+                spans_of(1.0, 10.0),
+            )
+        with pytest.raises(SolverError, match="row 1"):
+            solver(torch.tanh, torch.tensor([[0.0], [torch.inf]]), spans_of(1.0, 1.0, dtype=torch.float32))
+
     @pytest.mark.parametrize("span", [torch.nan, torch.inf], ids=str)
     @pytest.mark.parametrize("solver", [FixedStep(), Adaptive(), Exponential()], ids=repr)
     def test_spans_that_are_not_finite(self, solver: Solver, span: float) -> None:

@@ -280,7 +280,10 @@ class Adaptive:
     def _error_ratio(self, y: Tensor, y1: Tensor, h: Tensor, slopes: Sequence[Tensor]) -> Tensor:
         assert self.tableau.error is not None
         error = h * _combine(self.tableau.error, slopes)
-        return _rms(error / (self.atol + self.rtol * torch.maximum(y.abs(), y1.abs())))
+        ratio = _rms(error / (self.atol + self.rtol * torch.maximum(y.abs(), y1.abs())))
+        return torch.where(
+            torch.isfinite(y1).all(-1), ratio, torch.inf
+        )  # beside an infinite y1 no error is large
 
     @torch.no_grad()
     def _first_step(self, y: Tensor, spans: Tensor, slope: Tensor) -> Tensor:

@@ -248,6 +248,14 @@ EVERY_SOLVER: dict[str, Solver] = {**SOLVERS, "adaptive heun": Adaptive(HEUN, 1e
 
 
 class TestOneSpanARow:
+    def test_a_last_step_of_one_rounding_error(self) -> None:
+        """From this slope the first step is 1/11 and the second ten times as long: 1 − 1e-16 of the span."""
+        slope = 0.01 * 11**5 * 1e-6
+        y = Adaptive()(
+            lambda y: torch.full_like(y, slope), torch.zeros(1, 1, dtype=torch.float64), spans_of(1.0)
+        )
+        assert float(y) == pytest.approx(slope)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("name", EVERY_SOLVER)
     def test_zero_spans_are_the_identity(self, name: str, dtype: torch.dtype) -> None:

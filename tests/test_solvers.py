@@ -275,6 +275,13 @@ class TestOneSpanARow:
         torch.testing.assert_close(spans.grad[still], (weights * f(y0, drive)).sum(-1)[still])
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_units_that_stay_at_zero_with_a_relative_tolerance_alone(self, dtype: torch.dtype) -> None:
+        y0, spans = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=dtype), spans_of(1.0, 0.0, dtype=dtype)
+        y = Adaptive(DOPRI5, rtol=1e-5, atol=0.0)(torch.neg, y0, spans)
+        expected = y0 * torch.exp(-spans).unsqueeze(-1)
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=0)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("solver", [Adaptive(), FixedStep(RK4, 3), FixedStep(EULER, 4)], ids=repr)
     def test_spans_of_1e_minus_9_and_1e6_share_a_batch(self, solver: Solver, dtype: torch.dtype) -> None:
         """dy/dt = y₂ (constant in itself) and dy₂/dt = 0: the answer is known for any span."""

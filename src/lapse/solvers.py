@@ -281,15 +281,19 @@ class Adaptive:
     def _error_ratio(self, y: Tensor, y1: Tensor, h: Tensor, slopes: Sequence[Tensor]) -> Tensor:
         assert self.tableau.error is not None
         error = h * _combine(self.tableau.error, slopes)
-        ratio = _rms(error / (self.atol + self.rtol * torch.maximum(y.abs(), y1.abs())))
+        ratio = _rms(error / self._allowed(torch.maximum(y.abs(), y1.abs())))
         return torch.where(
             torch.isfinite(y1).all(-1), ratio, torch.inf
         )  # beside an infinite y1 no error is large
 
+    def _allowed(self, size: Tensor) -> Tensor:
+        # Not 0 where atol and the state are: a unit that stays at 0 has an error of 0, and 0 / 0 would reject it.
+        return max(self.atol, torch.finfo(size.dtype).tiny) + self.rtol * size
+
     @torch.no_grad()
     def _first_step(self, y: Tensor, spans: Tensor, slope: Tensor) -> Tensor:
         """The step whose error is a hundredth of what is allowed, if all derivatives are like the first."""
-        change = _rms(slope * spans.unsqueeze(-1) / (self.atol + self.rtol * y.abs()))
+        change = _rms(slope * spans.unsqueeze(-1) / self._allowed(y.abs()))
         step = (0.01 / torch.nan_to_num(change, nan=torch.inf)) ** (1 / self.tableau.order)
         return torch.clamp(step, min=1e-6, max=1.0)
 

@@ -328,6 +328,16 @@ class TestOneSpanARow:
         ]
         assert torch.equal(together, torch.cat(alone))
 
+    @pytest.mark.parametrize("name", EVERY_SOLVER)
+    def test_no_rows_at_all(self, name: str) -> None:
+        f = build(DampedTanhField, 2, 3)
+        empty = torch.zeros(0, 3, dtype=torch.float64, requires_grad=True)
+        y = EVERY_SOLVER[name](
+            f, empty, torch.zeros(0, dtype=torch.float64), torch.zeros(0, 3, dtype=torch.float64)
+        )
+        assert y.shape == (0, 3)
+        y.sum().backward()
+
     def test_rows_permute(self) -> None:
         y0, spans, order = (
             randn(6, 2),

@@ -208,6 +208,8 @@ class Adaptive:
     def _solve(
         self, f: Field, y0: Tensor, timespans: Tensor, drive: tuple[Tensor, ...], visit: Visit | None = None
     ) -> Tensor:
+        if not len(y0):
+            return y0.clone()
         rows = torch.arange(len(y0), device=y0.device)
         arrived: list[tuple[Tensor, Tensor]] = []
         y, spans, slope = y0, timespans, f(y0, *drive)

@@ -540,6 +540,40 @@ class TestAdjoint:
         assert drifts == sorted(drifts)
         assert drifts[-1] > 5 * drifts[0] > 0
 
+    @pytest.mark.parametrize("solver", [FixedStep(RK4, 50), Adaptive(DOPRI5, 1e-8, 1e-10)], ids=repr)
+    def test_fields_that_leave_something_out(self, solver: FixedStep | Adaptive) -> None:
+        """No parameters, frozen parameters, no dependence on the state, or on the held input."""
+
+        class Decay(nn.Module):
+            def forward(self, y: Tensor, drive: Tensor) -> Tensor:
+                return -y
+
+        class Held(nn.Module):
+            def forward(self, y: Tensor, drive: Tensor) -> Tensor:
+                return drive
+
+        for f in (Decay(), Held(), build(DampedTanhField, 2, 3).requires_grad_(False)):
+            y0, drive = randn(3, 3, seed=1).requires_grad_(), randn(3, 3, seed=2).requires_grad_()
+            spans = spans_of(0.0, 0.5, 2.0).requires_grad_()
+            inputs = (y0, spans, drive)
+            direct, adjoint = (
+                torch.autograd.grad(
+                    s(f, *inputs).square().sum(), inputs, allow_unused=True, materialize_grads=True
+                )
+                for s in (solver, Adjoint(solver))
+            )
+            torch.testing.assert_close(adjoint, direct, rtol=1e-6, atol=1e-6)
+
+    def test_without_parameters_and_held_input(self) -> None:
+        class Decay(nn.Module):
+            def forward(self, y: Tensor) -> Tensor:
+                return -y
+
+        y0 = randn(2, 3).requires_grad_()
+        Adjoint(FixedStep(RK4, 50))(Decay(), y0, spans_of(0.5, 2.0)).sum().backward()
+        expected = torch.exp(-spans_of(0.5, 2.0)).unsqueeze(-1).expand(2, 3)
+        torch.testing.assert_close(y0.grad, expected, rtol=1e-6, atol=0)
+
     def test_works_without_gradients(self) -> None:
         f = build(MLPField, 3)
         with torch.no_grad():
@@ -658,7 +692,7 @@ class TestRejectedSteps:
     )
     def test_gradients(self, f: Callable[[Tensor], Tensor], start: float, dtype: torch.dtype) -> None:
         """Whether an overflow reaches the new state or only its slope depends on the span, so try several."""
-        for span in range(1, 30):
+        for span in (1, 2, 13, 14):
             weight = torch.ones((), dtype=dtype, requires_grad=True)
             y0 = torch.tensor([[0.1], [start]], dtype=dtype, requires_grad=True)
             spans = spans_of(0.1, float(span), dtype=dtype).requires_grad_()
@@ -745,6 +779,30 @@ class TestFailure:
         with pytest.raises(SolverError, match="row 1"):
             solver(f, randn(2, 3), spans_of(1.0, span), f.drive(randn(2, 2)))
 
+    @pytest.mark.parametrize("wrap", [lambda s: s, Adjoint], ids=["direct", "adjoint"])
+    def test_fixed_steps_name_their_size(self, wrap: Callable[[FixedStep], Solver]) -> None:
+        f = build(DampedTanhField, 2, 3)
+        with pytest.raises(SolverError, match=r"span of 1e\+100 \(step size 1e\+99\)"):
+            wrap(FixedStep(RK4, 10))(f, randn(1, 3), spans_of(1e100), f.drive(randn(1, 2)))
+
+    def test_an_adjoint_that_explodes_says_so(self) -> None:
+        """Forward the state comes to rest; in reverse Heun's steps overshoot where it came from."""
+
+        class Steep(nn.Module):
+            def forward(self, y: Tensor) -> Tensor:
+                return -torch.sinh(3 * y)
+
+        y0 = torch.tensor([[0.1], [0.5]], dtype=torch.float64, requires_grad=True)
+        y = Adjoint(FixedStep(HEUN, 60))(Steep(), y0, spans_of(0.1, 20.0))
+        with pytest.raises(SolverError, match=r"row 1: .* not finite"):
+            y.sum().backward()
+
+    @pytest.mark.parametrize("solver", [FixedStep(), Adaptive(max_steps=3)], ids=repr)
+    def test_errors_about_spans_that_want_gradients(self, solver: Solver) -> None:
+        """Turning such a span into a number warns, and a warning instead of the error would hide it."""
+        with pytest.raises(SolverError, match=r"span of 1e\+06"):
+            solver(lambda y: -(y**3), torch.ones(1, 1), torch.tensor([1e6], requires_grad=True))
+
     def test_long_damped_span_says_what_to_use(self) -> None:
         f = build(DampedTanhField, 2, 3)
         with pytest.raises(SolverError, match=r"row 1: not there after 1000 steps.*use Exponential if"):
@@ -790,6 +848,11 @@ class TestConstruction:
     def test_adaptive_needs_an_error_estimate(self, tableau: Tableau) -> None:
         with pytest.raises(ValueError, match=f"{tableau.name} has no embedded error"):
             Adaptive(tableau)
+
+    @pytest.mark.parametrize("kind", [FixedStep, Adaptive])
+    def test_tableau_by_name(self, kind: Callable[[Any], Solver]) -> None:
+        with pytest.raises(TypeError, match=r"tableau must be a Tableau.*got 'rk4'"):
+            kind("rk4")
 
     def test_adjoint_wraps_explicit_solvers(self) -> None:
         with pytest.raises(TypeError, match=r"FixedStep or Adaptive, got Exponential"):

@@ -111,6 +111,7 @@ class FixedStep:
     steps: int = 3
 
     def __post_init__(self) -> None:
+        _check_tableau(self.tableau)
         _check_count("steps", self.steps)
 
     def __call__(self, f: Field, y0: Tensor, timespans: Tensor, /, *drive: Tensor) -> Tensor:
@@ -191,6 +192,7 @@ class Adaptive:
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
+        _check_tableau(self.tableau)
         _check_count("max_steps", self.max_steps)
         if self.tableau.error is None:
             raise ValueError(
@@ -307,7 +309,7 @@ class Adaptive:
     def _fail(
         self, i: int, rows: Tensor, spans: Tensor, remaining: Tensor, step: Tensor, reason: str
     ) -> None:
-        span = float(spans[i])
+        span = float(spans[i].detach())
         raise SolverError(
             row=int(rows[i]),
             reached=span * (1 - float(remaining[i])),
@@ -345,7 +347,7 @@ class Adjoint:
         parameters = tuple(p for p in f.parameters() if p.requires_grad)
         solve: Callable[..., Tensor] = _AdjointSolve.apply
         y = solve(self.solver, f, parameters, y0, timespans, drive, *drive, *parameters)
-        return _finite(y, timespans, 1)
+        return _finite(y, timespans, _steps(self.solver))
 
 
 class _AdjointSolve(torch.autograd.Function):
@@ -374,7 +376,7 @@ class _AdjointSolve(torch.autograd.Function):
         state = ctx.solver._solve(
             backward.field, torch.cat([y, grad], -1), timespans, tuple(drive), backward.visit
         )
-        y0_grad = state[:, y.shape[-1] :]
+        y0_grad = _finite(state, timespans, _steps(ctx.solver))[:, y.shape[-1] :]
         return (None, None, None, y0_grad, span_grad, None, *backward.drive_grads, *backward.parameter_grads)
 
 
@@ -395,21 +397,29 @@ class _Backward:
         with torch.enable_grad():
             y = y.detach().requires_grad_()
             slope = self.f(y, *drive)
-            (pulled,) = torch.autograd.grad(slope, y, a)
-        return torch.cat([-slope.detach(), pulled], -1)
+            (pulled,) = _pull_back(slope, (y,), a)
+        return torch.cat([-slope.detach(), torch.zeros_like(y) if pulled is None else pulled], -1)
 
     def visit(self, point: Tensor, weight: Tensor, rows: Tensor, drive: tuple[Tensor, ...]) -> None:
         y, a = point.chunk(2, -1)
         with torch.enable_grad():
             drive = tuple(d.detach().requires_grad_() for d in drive)
             slope = self.f(y, *drive)
-            grads = torch.autograd.grad(slope, (*drive, *self.parameters), weight * a, allow_unused=True)
+            grads = _pull_back(slope, (*drive, *self.parameters), weight * a)
         for total, grad in zip(self.drive_grads, grads, strict=False):
             if grad is not None:
                 total.index_add_(0, rows, grad)
         for total, grad in zip(self.parameter_grads, grads[len(drive) :], strict=True):
             if grad is not None:
                 total += grad
+
+
+def _pull_back(slope: Tensor, inputs: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of ``inputs`` from that of the slope; None for those the field does not use."""
+    if not inputs or not slope.requires_grad:
+        return (None,) * len(inputs)
+    grads: tuple[Tensor | None, ...] = torch.autograd.grad(slope, inputs, weight, allow_unused=True)
+    return grads
 
 
 def readable(tensor: Tensor) -> bool:
@@ -477,6 +487,11 @@ def _phi(z: Tensor) -> Tensor:
     return torch.where(small, 1 - z / 2 + z * z / 6, -torch.expm1(-safe) / safe)
 
 
+def _check_tableau(tableau: object) -> None:
+    if not isinstance(tableau, Tableau):
+        raise TypeError(f"tableau must be a Tableau, such as RK4 or DOPRI5 of lapse.solvers, got {tableau!r}")
+
+
 def _check_count(name: str, count: int) -> None:
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}")
@@ -490,10 +505,14 @@ def _check_spans(y0: Tensor, timespans: Tensor) -> None:
         )
 
 
+def _steps(solver: FixedStep | Adaptive) -> int:
+    return solver.steps if isinstance(solver, FixedStep) else 1
+
+
 def _finite(y: Tensor, timespans: Tensor, steps: int) -> Tensor:
     if readable(y) and not bool(torch.isfinite(y).all()):
         row = int((~torch.isfinite(y)).any(-1).nonzero()[0])
-        span = float(timespans[row])
+        span = float(timespans[row].detach())
         raise SolverError(
             row=row,
             reached=span,

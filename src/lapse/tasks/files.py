@@ -180,10 +180,7 @@ def _unzipped(path: Path) -> bytes:
             unpacked = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, len(content), error) from error
-    if len(unpacked) > LARGEST:
-        raise DataFileError(
-            f"{path} unpacks to more than {LARGEST:,} bytes: not a file of this task; remove it"
-        )
+    _check_size(path, len(unpacked))
     return unpacked
 
 
@@ -216,22 +213,19 @@ def _zip_members(path: Path) -> Members:
 
 
 def _tar_members(path: Path) -> Members:
-    with tarfile.open(path, "r:gz") as archive:
-        members: Members = {}
-        total = 0
+    members: Members = {}
+    # Unpacked whole first: read as a stream, a tar file that lost its end goes unnoticed.
+    with tarfile.open(fileobj=io.BytesIO(_unzipped(path)), mode="r:") as archive:
         for info in archive:
             name = _inside(path, info.name)
             if info.isdir():
                 continue
             if not info.isfile():
-                raise DataFileError(
-                    f"{path} has an entry {info.name!r} that is no plain file; remove the archive"
-                )
-            _check_size(path, total := total + info.size)
+                raise DataFileError(f"{path} has an entry {info.name!r} that is no plain file; remove it")
             stream = archive.extractfile(info)
             assert stream is not None
             members[name] = stream.read()
-        return members
+    return members
 
 
 def _inside(path: Path, entry: str) -> str:
@@ -247,6 +241,4 @@ def _inside(path: Path, entry: str) -> str:
 
 def _check_size(path: Path, size: int) -> None:
     if size > LARGEST:
-        raise DataFileError(
-            f"{path} unpacks to more than {LARGEST:,} bytes: not a file of this task; remove it"
-        )
+        raise DataFileError(f"{path} unpacks to over {LARGEST:,} bytes: not a file of this task; remove it")

@@ -111,6 +111,17 @@ def test_a_batch_moves_as_a_tensor_does() -> None:
     assert moved.observed is None
 
 
+def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    assert ragged([2]).batch([0]).pin_memory().lengths.tolist() == [3]
+
+
+def test_the_loader_has_a_dataset_of_single_sequences() -> None:
+    dataset = ragged([2, 3]).batches(2).dataset
+    assert len(dataset) == 2  # type: ignore[arg-type]
+    assert dataset[1].lengths.tolist() == [3]
+
+
 def test_a_batch_size_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         ragged([1]).batches(0)

@@ -294,9 +294,9 @@ def test_a_million_events_in_two_seconds_and_ten_times_the_memory(shuffled: bool
     table[["x", "y", "z"]] = random.normal(size=(n, 3))
     table = table.iloc[random.permutation(n)].reset_index(drop=True) if shuffled else table
     read: dict[str, Any] = {"id": "i", "time": "t", "values": ["x", "y", "z"]}
-    started = time.perf_counter()
+    started = time.process_time()  # what it costs, however busy the machine
     Sequences.from_frame(table, **read)
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
     tracemalloc.start()
     Sequences.from_frame(table, **read)
     peak = tracemalloc.get_traced_memory()[1]

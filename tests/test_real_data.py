@@ -123,9 +123,9 @@ def test_mnist_is_coded_in_five_seconds() -> None:
         for pair in ((0, 2), (1, 3))
     )
     assert len(images) == 70_000
-    started = time.perf_counter()
+    started = time.process_time()  # what it costs, however busy the machine
     mnist.image_events(images, labels, mnist.THRESHOLD, mnist.SYMBOLS_PER_UNIT)
-    assert time.perf_counter() - started < 5.0
+    assert time.process_time() - started < 5.0
 
 
 def test_mnist_batches_are_padded_little() -> None:

@@ -1,28 +1,89 @@
-"""The command line."""
+"""The command line: data on stdout, progress on stderr, usage errors exit with 2."""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Neural networks that know how much time has passed.", no_args_is_help=True)
+app = typer.Typer(
+    help="Neural networks that know how much time has passed: learning from irregularly-sampled time series.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+
+TaskName = Annotated[str, typer.Argument(help="A task: see `lapse list`.", metavar="TASK")]
+ModelName = Annotated[str, typer.Option("--model", "-m", help="A model: see `lapse list`.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Look here first; then in $LAPSE_DATA, the cache, the web.")
+]
+Preset = Annotated[str, typer.Option(help="default: what works best here; paper: the paper's protocol.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="Any setting of the run, e.g. train.epochs=20, form=autonomous."),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")]
 
 
-@app.callback()
-def _lapse() -> None:
-    """Neural networks that know how much time has passed."""
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs go.")] = Path("lapse-demo"),
+) -> None:
+    """Train two models on small irregular data and compare them; nothing is downloaded.
+
+    Example: `lapse demo`
+    """
+    from lapse.demo import demo as run_demo
+
+    run_demo(output)
+
+
+@app.command("list")
+def list_names() -> None:
+    """Models, tasks and solvers by name.
+
+    Example: `lapse list`
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from lapse import MODELS, SOLVERS, TASKS
+
+    console = Console()
+    described: dict[str, dict[str, str]] = {
+        "model": {name: _first_line(layer.__doc__) for name, layer in MODELS.items()},
+        "task": {name: task.summary for name, task in TASKS.items()},
+        "solver": {name: str(solver) for name, solver in SOLVERS.items()},
+    }
+    for kind, entries in described.items():
+        table = Table(kind, "what it is", box=None, header_style="bold", pad_edge=False)
+        for name, text in entries.items():
+            table.add_row(name, text)
+        console.print(table, "", sep="\n")
+
+
+@app.command()
+def info(data_dir: DataDir = None) -> None:
+    """Versions, threads, backend, data found: what a bug report needs.
+
+    Example: `lapse info`
+    """
+    from lapse.environment import describe
+
+    for name, value in describe(data_dir).items():
+        typer.echo(f"{name:<14}{value}")
 
 
 @app.command()
 def data(
-    task: Annotated[
-        str, typer.Argument(help="xor-dense, mnist-event, person, walker, ...: see `lapse list`.")
-    ],
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Look here first; then in $LAPSE_DATA, the cache, the web.")
-    ] = None,
+    task: TaskName,
+    data_dir: DataDir = None,
     split: Annotated[str | None, typer.Option(help="person: paper, recording or subject.")] = None,
     fold: Annotated[int | None, typer.Option(help="person: which recordings or person to hold out.")] = None,
     lengths: Annotated[
@@ -36,30 +97,119 @@ def data(
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of what is generated or split here.")] = None,
 ) -> None:
-    """Prepare a task's data and describe them: sizes, gaps, classes, what is missing, where the files are."""
-    given = {"split": split, "fold": fold, "lengths": lengths, "seed": seed}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    options |= {name: True for name, on in {"distinct": distinct, "generate": generate}.items() if on}
-    _describe(task, data_dir, options)
+    """Prepare a task's data and describe them: sizes, gaps, classes, what is missing, where the files are.
 
-
-def _describe(task: str, data_dir: Path | None, options: dict[str, Any]) -> None:
+    Example: `lapse data person --split subject`
+    """
     from rich.console import Console
 
     from lapse.tasks import TASKS, DataFileError
     from lapse.tasks.describe import describe
 
-    if task not in TASKS:
-        raise typer.BadParameter(f"no task {task!r}; expected one of {', '.join(TASKS)}", param_hint="TASK")
+    known("TASK", task, TASKS)
+    given = {"split": split, "fold": fold, "lengths": lengths, "seed": seed}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options |= {name: True for name, on in {"distinct": distinct, "generate": generate}.items() if on}
     try:
         with Console(stderr=True).status(f"preparing {task}"):
             splits = TASKS[task].load(data_dir, **options)
     except DataFileError as error:
-        Console(stderr=True, soft_wrap=True).print(f"lapse data {task}: {error}", style="red", markup=False)
-        raise typer.Exit(1) from error
+        _fail(f"lapse data {task}: {error}")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     Console().print(describe(TASKS[task], splits))
+
+
+@app.command()
+def train(
+    task: TaskName,
+    model: ModelName = "ode-lstm",
+    preset: Preset = "default",
+    seed: Annotated[int, typer.Option(help="Decides weights, order of batches and dropout.")] = 0,
+    setting: Setting = None,
+    output: Output = Path("runs"),
+    data_dir: DataDir = None,
+    devices: Annotated[int, typer.Option(help="Processes on this machine, data-parallel.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.")] = 1,
+) -> None:
+    """One run: train, restore the best epoch by validation, test once. Goes on where an earlier call was cut off.
+
+    Example: `lapse train mini-digits --model ode-lstm --set form=autonomous --set train.epochs=30`
+    """
+    from lapse.runs import RunBusy, run
+    from lapse.tasks import DataFileError
+    from lapse.training.learner import NonFiniteLoss
+
+    config = configure(task, model, preset, seed, setting or [])
+    try:
+        result = run(config, output, data_dir=data_dir, progress=True, devices=devices, nodes=nodes)
+    except (DataFileError, NonFiniteLoss, RunBusy) as error:
+        _fail(f"lapse train {task}: {error}")
+    typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
+
+
+def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[str]) -> Any:
+    """A run's config from what the command line says; every word of it checked."""
+    from lapse import MODELS
+    from lapse.runs import PRESETS
+    from lapse.tasks import TASKS
+
+    known("TASK", task, TASKS)
+    known("--model", model, MODELS)
+    known("--preset", preset, PRESETS)
+    try:
+        config = PRESETS[preset](TASKS[task], model, seed)
+        for setting in settings:
+            config = _with_setting(config, TASKS[task], setting)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+    return config
+
+
+def _with_setting(config: Any, task: Any, setting: str) -> Any:
+    """``train.NAME``, a field of the run, an option of the task, or else an option of the model."""
+    name, equals, text = setting.partition("=")
+    if not equals:
+        raise ValueError(f"expected NAME=VALUE, got {setting!r}")
+    value = _plain_value(text)
+    if name.startswith("train."):
+        field = name.removeprefix("train.")
+        known("--set", field, [f.name for f in dataclasses.fields(config.train)])
+        return dataclasses.replace(config, train=dataclasses.replace(config.train, **{field: value}))
+    if name in ("hidden_size", "num_layers"):
+        return dataclasses.replace(config, **{name: value})
+    if name in task.options:
+        return dataclasses.replace(config, task_options={**config.task_options, name: value})
+    return dataclasses.replace(config, model_options={**config.model_options, name: value})
+
+
+def _plain_value(text: str) -> Any:
+    """Numbers, true, false, null and lists as JSON reads them; anything else is a word."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def known(what: str, name: str, names: Iterable[str]) -> None:
+    """Exit with 2 and the nearest names if ``name`` is none of them."""
+    names = list(names)
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"
+    raise typer.BadParameter(f"no {name!r}; {hint}", param_hint=what)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().split("\n\n")[0].replace("\n", " ").replace("    ", "")
+
+
+def _fail(message: str) -> Any:
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True).print(message, style="red", markup=False, highlight=False)
+    raise typer.Exit(1)
 
 
 def main() -> None:

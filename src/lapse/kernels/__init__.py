@@ -1,0 +1,70 @@
+"""The one loop over time: ``unroll`` runs a cell along ragged sequences, by the fastest path that covers the call."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from lapse.cells import AugmentedLSTMCell, Cell, State
+from lapse.kernels.reference import unroll as unroll_reference
+from lapse.kernels.torch_lstm import TorchLSTM
+
+
+class Kernel(Protocol):
+    """A fused loop for one type of cell, with the reference's signature."""
+
+    def covers(self, cell: Any, input: Tensor, state: State, timespans: Tensor) -> bool:
+        """Whether it can serve this call: solver, dtype, device, kind of differentiation."""
+        ...
+
+    def __call__(
+        self, cell: Any, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int], /
+    ) -> tuple[Tensor, State]: ...
+
+
+Backend = Literal["auto", "fused", "reference"]
+
+# A fused kernel serves exactly one type of cell: a subclass may compute something else.
+FUSED: dict[type[Cell], Kernel] = {AugmentedLSTMCell: TorchLSTM()}
+
+_backend: ContextVar[Backend] = ContextVar("lapse_backend", default="auto")
+
+
+class backend:
+    """Choose the path that layers take: ``lapse.backend("reference")``, also as ``with lapse.backend(...):``.
+
+    "auto" takes a fused kernel where one covers the call and the reference loop elsewhere, "reference" always the
+    loop, and "fused" raises where no kernel covers the call, so that a benchmark or test cannot miss it.
+    """
+
+    def __init__(self, name: Backend) -> None:
+        if name not in ("auto", "fused", "reference"):
+            raise ValueError(f"backend must be 'auto', 'fused' or 'reference', got {name!r}")
+        self._token = _backend.set(name)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _backend.reset(self._token)
+
+
+def unroll(
+    cell: Cell, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int]
+) -> tuple[Tensor, State]:
+    """Run ``cell`` along a packed batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
+    if torch.compiler.is_compiling():
+        return unroll_reference(cell, input, state, timespans, batch_sizes)
+    choice = _backend.get()
+    kernel = FUSED.get(type(cell)) if choice != "reference" else None
+    if kernel is not None and kernel.covers(cell, input, state, timespans):
+        return kernel(cell, input, state, timespans, batch_sizes)
+    if choice == "fused":
+        raise RuntimeError(f"no fused kernel covers this call of {type(cell).__name__}; use backend('auto')")
+    return unroll_reference(cell, input, state, timespans, batch_sizes)

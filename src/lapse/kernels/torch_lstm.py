@@ -1,0 +1,50 @@
+"""The augmented LSTM on torch's own fused LSTM."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from lapse.cells import AugmentedLSTMCell, Cell, State
+
+
+def plain_autograd() -> bool:
+    """Whether only reverse-mode autograd is at work: no function transform and no forward mode."""
+    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
+
+
+class TorchLSTM:
+    """``nn.LSTM``'s own kernel, fed the gap as one more input."""
+
+    def covers(self, cell: Cell, input: Tensor, state: State, timespans: Tensor) -> bool:
+        return plain_autograd()
+
+    def __call__(
+        self,
+        cell: AugmentedLSTMCell,
+        input: Tensor,
+        state: State,
+        timespans: Tensor,
+        batch_sizes: list[int],
+    ) -> tuple[Tensor, State]:
+        x = torch.cat([input, timespans.unsqueeze(-1)], -1)
+        gates = cell.gates
+        weights = [gates.weight_ih, gates.weight_hh, gates.bias, torch.zeros_like(gates.bias)]
+        hx = [s.unsqueeze(0) for s in state]
+        rest = (
+            weights,
+            True,
+            1,
+            0.0,
+            cell.training,
+            False,
+        )  # biases, layers, dropout, training, bidirectional
+        if batch_sizes[0] == batch_sizes[-1]:  # all rows of one length: torch has a faster kernel for that
+            x = x.unflatten(0, (len(batch_sizes), -1))  # (T, B, I + 1)
+            output, h, c = torch._VF.lstm(x, hx, *rest, False)
+            output = output.flatten(0, 1)
+        else:
+            sizes = torch.tensor(batch_sizes)
+            output, h, c = torch._VF.lstm(x, sizes, hx, *rest)
+        return output, (h.squeeze(0), c.squeeze(0))

@@ -1,0 +1,464 @@
+"""Layers to put where ``nn.LSTM`` stands: they take gaps, ragged lengths and, with GRU-D, missing values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Literal, TypedDict, TypeVar, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
+
+from lapse import cells
+from lapse.cells import Cell, State
+from lapse.kernels import unroll
+from lapse.solvers import SOLVERS, Solver, SolverError
+from lapse.walk import Walk, check_timespans
+
+Hidden = Tensor | tuple[Tensor, ...]
+_CellType = TypeVar("_CellType")
+
+
+class LayerOptions(TypedDict, total=False):
+    """What every layer takes beside its sizes, as ``nn.LSTM`` does."""
+
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class RNN(nn.Module):
+    """A stack of recurrent cells over irregularly-sampled sequences, called like ``nn.LSTM``.
+
+    ``output, h_n = layer(input, hx, timespans=..., lengths=...)``. A cell with several states has tuples for ``hx``
+    and ``h_n``, in the order of ``layer.state_names``: ``(h_n, c_n)`` for the LSTMs.
+
+    Args:
+        cell: what to stack: ``cell(input_size, hidden_size)`` makes a :class:`lapse.cells.Cell`.
+        batch_first: (B, T, ...) if true, the default here; (T, B, ...) as in torch otherwise.
+        dropout: probability of zeroing an output between two layers of the stack, in training.
+        bidirectional: a second stack reads every row from its last valid step to its first.
+
+    Shapes:
+        input: (B, T, input_size), unbatched (T, input_size), or a ``PackedSequence``.
+        timespans: (B, T), the gap before each observation; non-negative and finite; ones if not given.
+        lengths: (B,), from 1 to T. Steps past a row's length are not computed, leave no trace in states or
+            gradients whatever they hold, and come back as zeros.
+        observed: (B, T, input_size), which features were measured; GRU-D only.
+        output: (B, T, hidden_size · directions). States: (num_layers · directions, B, size).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        cell: Callable[[int, int], Cell],
+        batch_first: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (
+            ("input_size", input_size),
+            ("hidden_size", hidden_size),
+            ("num_layers", num_layers),
+        ):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout!r}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
+        directions = 2 if bidirectional else 1
+        widths = [input_size] + [hidden_size * directions] * (num_layers - 1)
+        self.cells = nn.ModuleList(cell(width, hidden_size) for width in widths for _ in range(directions))
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What the tensors of ``h_n`` are, in order."""
+        return self._cell(0).state_names
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Hidden | None = None,
+        *,
+        timespans: Tensor | PackedSequence | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        observed: Tensor | PackedSequence | None = None,
+    ) -> tuple[Tensor | PackedSequence, Hidden]:
+        self._check_input(input, lengths)
+        unbatched = isinstance(input, Tensor) and input.dim() == 2
+        batch_axis = 0 if self.batch_first else 1
+
+        def batched(x: Tensor | PackedSequence | None) -> Tensor | PackedSequence | None:
+            """(B, T, ...) or packed, whatever came."""
+            if not isinstance(x, Tensor):
+                return x
+            return x.unsqueeze(0) if unbatched else x.transpose(0, batch_axis)
+
+        walk = Walk.of(batched(input), lengths)
+        data = walk.gather(batched(input), "input")
+        spans = check_timespans(walk, batched(timespans), data)
+        mask = None if observed is None else self._check_observed(walk, batched(observed), data)
+        states = self._read_states(hx, walk, data, unbatched)
+        try:
+            output, states = self._run(walk, data, spans, mask, states)
+        except SolverError as error:
+            raise error.at_row(walk.original_row(error.row)) from None
+        if isinstance(input, PackedSequence):
+            return input._replace(data=output), self._write_states(states, walk, unbatched)
+        padded = walk.scatter(output)
+        result = padded.squeeze(0) if unbatched else padded.transpose(0, batch_axis)
+        return result, self._write_states(states, walk, unbatched)
+
+    def _run(
+        self, walk: Walk, data: Tensor, spans: Tensor, observed: Tensor | None, states: list[State]
+    ) -> tuple[Tensor, list[State]]:
+        directions = 2 if self.bidirectional else 1
+        final: list[State] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(directions):
+                cell = self._cell(len(final))
+                x = cell.prepare(data, observed)
+                if direction == 0:
+                    output, state = unroll(cell, x, states[len(final)], spans, walk.batch_sizes)
+                else:
+                    flip, back = walk.flip(), walk.reversed_spans(spans)
+                    x = x.index_select(0, flip)
+                    output, state = unroll(cell, x, states[len(final)], back, walk.batch_sizes)
+                    output = output.index_select(0, flip)
+                outputs.append(output)
+                final.append(state)
+            data, observed = torch.cat(outputs, -1) if directions == 2 else outputs[0], None
+            if self.dropout and layer < self.num_layers - 1:
+                data = F.dropout(data, self.dropout, self.training)
+        return data, final
+
+    def _cell(self, index: int) -> Cell:
+        cell = self.cells[index]
+        assert isinstance(cell, Cell)
+        return cell
+
+    def _read_states(self, hx: Hidden | None, walk: Walk, like: Tensor, unbatched: bool) -> list[State]:
+        """One state per cell, rows in walking order; the cell's own initial state if none was given."""
+        count = len(walk.lengths)
+        cells = [self._cell(i) for i in range(len(self.cells))]
+        if hx is None:
+            return [c.initial_state(count, device=like.device, dtype=like.dtype) for c in cells]
+        stacks = hx if isinstance(hx, tuple) else (hx,)
+        self._check_states(stacks, count, like, unbatched)
+        stacks = tuple(walk.sort(s.unsqueeze(1) if unbatched else s, 1) for s in stacks)
+        return [
+            tuple(stack[i, :, :size] for stack, size in zip(stacks, c.state_sizes, strict=True))
+            for i, c in enumerate(cells)
+        ]
+
+    def _write_states(self, states: list[State], walk: Walk, unbatched: bool) -> Hidden:
+        """Stacked over layers as torch does; a state narrower than its widest sibling is padded with zeros."""
+        stacks = []
+        for parts, width in zip(zip(*states, strict=True), self._state_widths(), strict=True):
+            stack = torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
+            stack = walk.unsort(stack, 1)
+            stacks.append(stack.squeeze(1) if unbatched else stack)
+        return stacks[0] if len(stacks) == 1 else tuple(stacks)
+
+    def _state_widths(self) -> list[int]:
+        sizes = [self._cell(i).state_sizes for i in range(len(self.cells))]
+        return [max(of_one) for of_one in zip(*sizes, strict=True)]
+
+    def _check_input(self, input: Tensor | PackedSequence, lengths: Tensor | Sequence[int] | None) -> None:
+        if isinstance(input, PackedSequence):
+            if lengths is not None:
+                raise ValueError("a PackedSequence knows its lengths; pass `lengths` with padded input only")
+            data, form = input.data, "(N, input_size)"
+        else:
+            if input.dim() not in (2, 3):
+                raise ValueError(
+                    f"input must be {'(B, T' if self.batch_first else '(T, B'}, {self.input_size}) or unbatched "
+                    f"(T, {self.input_size}), got {tuple(input.shape)}"
+                )
+            data, form = input, "(..., input_size)"
+        if data.shape[-1] != self.input_size:
+            raise ValueError(
+                f"input must have input_size = {self.input_size} features {form}, got {tuple(data.shape)}"
+            )
+        weight = next(self.parameters())
+        if data.dtype != weight.dtype:
+            raise TypeError(
+                f"input is {data.dtype} and the layer's weights are {weight.dtype}; "
+                f"convert one: input.to({weight.dtype}) or layer.to({data.dtype})"
+            )
+
+    def _check_observed(self, walk: Walk, observed: Tensor | PackedSequence | None, like: Tensor) -> Tensor:
+        assert observed is not None
+        mask = walk.gather(observed, "observed")
+        if mask.shape != like.shape:
+            raise ValueError(
+                f"observed must have the shape of input, one flag a feature: {tuple(like.shape)} valid steps and "
+                f"features, got {tuple(mask.shape)}"
+            )
+        if mask.is_complex() or (mask.is_floating_point() and mask.dtype != like.dtype):
+            raise TypeError(f"observed must be bool, integer or {like.dtype}, got {mask.dtype}")
+        return mask
+
+    def _check_states(self, stacks: tuple[Tensor, ...], count: int, like: Tensor, unbatched: bool) -> None:
+        names, widths = self.state_names, self._state_widths()
+        if len(stacks) != len(names):
+            raise ValueError(f"hx must hold {len(names)} states {names}, got {len(stacks)}")
+        for name, width, stack in zip(names, widths, stacks, strict=True):
+            batch = () if unbatched else (count,)
+            expected = (len(self.cells), *batch, width)
+            if tuple(stack.shape) != expected:
+                raise ValueError(f"state {name!r} of hx must have shape {expected}, got {tuple(stack.shape)}")
+            if stack.dtype != like.dtype:
+                raise TypeError(
+                    f"state {name!r} of hx is {stack.dtype}, expected {like.dtype} like the input"
+                )
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        if self.num_layers != 1:
+            parts.append(f"num_layers={self.num_layers}")
+        parts += [
+            f"{name}={value}"
+            for name, value, default in (
+                ("batch_first", self.batch_first, True),
+                ("dropout", self.dropout, 0.0),
+                ("bidirectional", self.bidirectional, False),
+            )
+            if value != default
+        ]
+        return ", ".join(parts)
+
+
+class ODELSTM(RNN):
+    """ODE-LSTM: an LSTM's memory beside an output that follows an ODE (Lechner & Hasani, 2020).
+
+    ``form`` is "driven" (Algorithm 1 of the paper: :class:`lapse.cells.ODELSTMCell`) or "autonomous" (Table 1 and
+    the authors' later code: :class:`lapse.cells.AutonomousODELSTMCell`). Example::
+
+        layer = lapse.ODELSTM(input_size=4, hidden_size=64)
+        output, (h_n, c_n) = layer(x, timespans=gaps, lengths=lengths)
+    """
+
+    forms: ClassVar[dict[str, type[cells.ODELSTMCell] | type[cells.AutonomousODELSTMCell]]] = {
+        "driven": cells.ODELSTMCell,
+        "autonomous": cells.AutonomousODELSTMCell,
+    }
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        form: Literal["driven", "autonomous"] = "driven",
+        forget_bias: float = 1.0,
+        solver: Solver | str | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(_form(self.forms, form), forget_bias=forget_bias, solver=_solver(solver))
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class ODERNN(RNN):
+    """ODE-RNN. ``form`` is "driven" (Eq. 1: :class:`lapse.cells.ODERNNCell`) or "jump" (Rubanova et al., 2019:
+    :class:`lapse.cells.JumpODERNNCell`)."""
+
+    forms: ClassVar[dict[str, type[cells.ODERNNCell] | type[cells.JumpODERNNCell]]] = {
+        "driven": cells.ODERNNCell,
+        "jump": cells.JumpODERNNCell,
+    }
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        form: Literal["driven", "jump"] = "driven",
+        solver: Solver | str | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(_form(self.forms, form), solver=_solver(solver))
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class CTRNN(RNN):
+    """Continuous-time RNN: a damped ODE driven by the observations (:class:`lapse.cells.CTRNNCell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        solver: Solver | str | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(cells.CTRNNCell, solver=_solver(solver))
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class GRUODE(RNN):
+    """GRU-ODE: the GRU as a differential equation (:class:`lapse.cells.GRUODECell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        solver: Solver | str | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(cells.GRUODECell, solver=_solver(solver))
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class AugmentedLSTM(RNN):
+    """An LSTM that is given the gap as one more input (:class:`lapse.cells.AugmentedLSTMCell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        forget_bias: float = 1.0,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(cells.AugmentedLSTMCell, forget_bias=forget_bias)
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class CoupledLSTMODERNN(RNN):
+    """An LSTM and an ODE-RNN that feed each other, the paper's "bi-directional RNN"
+    (:class:`lapse.cells.CoupledLSTMODERNNCell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        forget_bias: float = 1.0,
+        solver: Solver | str | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(cells.CoupledLSTMODERNNCell, forget_bias=forget_bias, solver=_solver(solver))
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class PhasedLSTM(RNN):
+    """Phased LSTM: units that open and close on clocks of their own (:class:`lapse.cells.PhasedLSTMCell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        forget_bias: float = 1.0,
+        periods: tuple[float, float] = (1.0, math.exp(3.0)),
+        ratio_on: float = 0.05,
+        leak: float = 0.001,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(
+            cells.PhasedLSTMCell, forget_bias=forget_bias, periods=periods, ratio_on=ratio_on, leak=leak
+        )
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class CTLSTM(RNN):
+    """Continuous-time LSTM of the neural Hawkes process (:class:`lapse.cells.CTLSTMCell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        forget_bias: float = 1.0,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(cells.CTLSTMCell, forget_bias=forget_bias)
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class RNNDecay(RNN):
+    """An RNN whose state fades through every gap (:class:`lapse.cells.RNNDecayCell`)."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[LayerOptions]
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, cell=cells.RNNDecayCell, **options)
+
+
+class CTGRU(RNN):
+    """CT-GRU: a GRU with traces at several time scales (:class:`lapse.cells.CTGRUCell`)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        timescales: int = 8,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        cell = partial(cells.CTGRUCell, timescales=timescales)
+        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class GRUD(RNN):
+    """GRU-D: the one layer that takes missing features, as ``observed`` (:class:`lapse.cells.GRUDCell`).
+
+    ``input_mean`` (input_size,) is what a missing feature fades to: its mean over the training data, 0 if that is
+    standardised. Layers above the first see no missing features.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        input_mean: Tensor | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, cell=cells.GRUDCell, **options)
+        if input_mean is not None:
+            if tuple(input_mean.shape) != (input_size,):
+                raise ValueError(f"input_mean must have shape ({input_size},), got {tuple(input_mean.shape)}")
+            for i in range(2 if self.bidirectional else 1):
+                cell = self.cells[i]
+                assert isinstance(cell, cells.GRUDCell)
+                cell.input_mean.copy_(input_mean)
+
+
+def _form(forms: Mapping[str, _CellType], name: str) -> _CellType:
+    if name not in forms:
+        raise ValueError(f"form must be one of {', '.join(map(repr, forms))}, got {name!r}")
+    return forms[name]
+
+
+def _solver(solver: Solver | str | None) -> Solver | None:
+    if not isinstance(solver, str):
+        return solver
+    if solver not in SOLVERS:
+        raise ValueError(f"solver must be one of {', '.join(map(repr, SOLVERS))} or a solver, got {solver!r}")
+    return SOLVERS[solver]

@@ -1,0 +1,172 @@
+"""From a batch of raw events to predictions: preprocessing, a layer, a readout; and the layers by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lapse import layers
+from lapse.cells import GRUDCell
+from lapse.sequences import Batch, Sequences, Standardizer
+
+# The eleven of the paper's tables, in their order; ours last.
+MODELS: dict[str, type[layers.RNN]] = {
+    "ode-rnn": layers.ODERNN,
+    "ct-rnn": layers.CTRNN,
+    "lstm": layers.AugmentedLSTM,
+    "ct-gru": layers.CTGRU,
+    "rnn-decay": layers.RNNDecay,
+    "bidirectional": layers.CoupledLSTMODERNN,
+    "gru-d": layers.GRUD,
+    "phased-lstm": layers.PhasedLSTM,
+    "gru-ode": layers.GRUODE,
+    "ct-lstm": layers.CTLSTM,
+    "ode-lstm": layers.ODELSTM,
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides the shape of a :class:`SequenceModel`; plain values, so that it can be stored.
+
+    ``readout`` is "last" for one answer a sequence and "every" for one a step; ``missing`` says whether features may
+    be missing; ``options`` go to the layer as they are (``form``, ``solver`` by name, ``forget_bias``, ...).
+    """
+
+    input_size: int
+    output_size: int
+    model: str = "ode-lstm"
+    hidden_size: int = 64  # the paper's
+    num_layers: int = 1
+    readout: Literal["last", "every"] = "last"
+    missing: bool = False
+    static_size: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        if self.readout not in ("last", "every"):
+            raise ValueError(f"readout must be 'last' or 'every', got {self.readout!r}")
+
+    @staticmethod
+    def for_data(train: Sequences, output_size: int, **settings: Any) -> ModelConfig:
+        """The config that fits these sequences; ``settings`` are the other fields."""
+        static_size = 0 if train.static is None else train.static.shape[1]
+        missing = train.observed is not None
+        return ModelConfig(
+            train.num_features, output_size, missing=missing, static_size=static_size, **settings
+        )
+
+
+class SequenceModel(nn.Module):
+    """Preprocessing + layer + readout, so that what is saved takes raw batches: ``model(batch)``.
+
+    Preprocessing is measured on the training split by :meth:`measure` and stored with the weights: features are
+    shifted and scaled, missing ones are set to their mean, and gaps are counted in ``time_unit``. GRU-D is told
+    which features are missing; every other layer gets that as additional inputs. Static features join at the
+    readout. Returns (B, output_size), or (B, T, output_size) when every step is read out.
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
+    static_mean: Tensor
+    static_scale: Tensor
+    time_unit: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        layer_type = MODELS[config.model]
+        self._mask_as_input = config.missing and layer_type is not layers.GRUD
+        width = config.input_size * (2 if self._mask_as_input else 1)
+        self.layer = layer_type(width, config.hidden_size, config.num_layers, **config.options)
+        directions = 2 if self.layer.bidirectional else 1
+        # Static features come with a flag each for whether they are known.
+        self.readout = nn.Linear(config.hidden_size * directions + 2 * config.static_size, config.output_size)
+        self.register_buffer("input_mean", torch.zeros(config.input_size))
+        self.register_buffer("input_scale", torch.ones(config.input_size))
+        self.register_buffer("static_mean", torch.zeros(config.static_size))
+        self.register_buffer("static_scale", torch.ones(config.static_size))
+        self.register_buffer("time_unit", torch.ones(()))
+
+    def measure(self, train: Sequences, *, standardize: bool, median_gap: bool) -> None:
+        """Take shift, scale and unit of time from the training split, and from nothing else."""
+        scaler = Standardizer.fit(train)
+        if standardize:
+            self.input_mean.copy_(torch.as_tensor(scaler.mean))
+            self.input_scale.copy_(torch.as_tensor(scaler.scale))
+            if scaler.static_mean is not None:
+                self.static_mean.copy_(torch.as_tensor(scaler.static_mean))
+                self.static_scale.copy_(torch.as_tensor(scaler.static_scale))
+        elif isinstance(cell := self.layer.cells[0], GRUDCell):
+            cell.input_mean.copy_(torch.as_tensor(scaler.mean))  # what its missing features fade to
+        if median_gap:
+            self.time_unit.fill_(train.median_gap)
+
+    def forward(self, batch: Batch) -> Tensor:
+        values = (batch.values - self.input_mean) / self.input_scale
+        arguments: dict[str, Any] = {}
+        if self.config.missing:
+            observed = torch.ones_like(values) if batch.observed is None else batch.observed.to(values.dtype)
+            values = values.masked_fill(observed == 0, 0.0)
+            if self._mask_as_input:
+                values = torch.cat([values, observed], -1)
+            else:
+                arguments["observed"] = observed
+        timespans = batch.timespans / self.time_unit
+        output, h_n = self.layer(values, timespans=timespans, lengths=batch.lengths, **arguments)
+        features = self._last(h_n) if self.config.readout == "last" else output
+        prediction: Tensor = self.readout(self._with_static(features, batch))
+        return prediction
+
+    def _last(self, h_n: layers.Hidden) -> Tensor:
+        """The top layer's output after each row's last step, both directions side by side: (B, H · directions)."""
+        h = h_n[0] if isinstance(h_n, tuple) else h_n
+        top = h[-2:] if self.layer.bidirectional else h[-1:]
+        return top.transpose(0, 1).flatten(1)
+
+    def _with_static(self, features: Tensor, batch: Batch) -> Tensor:
+        if not self.config.static_size:
+            return features
+        assert batch.static is not None
+        static = (batch.static - self.static_mean) / self.static_scale
+        known = torch.ones_like(static) if batch.static_observed is None else batch.static_observed.to(static)
+        static = torch.cat([static.masked_fill(known == 0, 0.0), known], -1)
+        if features.dim() == 3:
+            static = static.unsqueeze(1).expand(-1, features.shape[1], -1)
+        return torch.cat([features, static], -1)
+
+    def save(self, path: str | Path) -> None:
+        """Write weights, preprocessing and config to one safetensors file, whole or not at all."""
+        from safetensors.torch import save
+
+        from lapse.sequences.storage import write_atomically
+
+        config = json.dumps(dataclasses.asdict(self.config))
+        data = save({k: v.contiguous() for k, v in self.state_dict().items()}, metadata={"lapse": config})
+        write_atomically(Path(path), lambda file: file.write(data))
+
+    @staticmethod
+    def load(path: str | Path) -> SequenceModel:
+        """The model that :meth:`save` wrote."""
+        from safetensors import safe_open
+
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if "lapse" not in metadata:
+                raise ValueError(
+                    f"{path} holds no lapse model; expected a file written by SequenceModel.save"
+                )
+            names = list(file.keys())
+            weights = {name: file.get_tensor(name) for name in names}
+        model = SequenceModel(ModelConfig(**json.loads(metadata["lapse"])))
+        model.load_state_dict(weights)
+        return model

@@ -1,0 +1,220 @@
+"""A run: a pure function of its config, in a folder that tells whether it is done.
+
+The folder holds ``config.json``, ``metrics.csv`` (a row an epoch), ``last.ckpt`` (the last whole epoch),
+``model.safetensors`` and, written last, ``result.json``: a run is done if and only if that file is there. A run
+that failed leaves ``error.txt`` and is tried again the next time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+import lapse
+from lapse.models import ModelConfig, SequenceModel
+from lapse.sequences.storage import write_atomically
+from lapse.tasks import TASKS, Splits, Task
+from lapse.training import Objective, TrainConfig, evaluate, fit
+
+
+class RunBusy(RuntimeError):
+    """Another process is working in the folder of this run."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides the result of a run, as plain values."""
+
+    task: str
+    model: str = "ode-lstm"
+    preset: str = "default"
+    hidden_size: int = 64  # the paper's
+    num_layers: int = 1
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> RunConfig:
+        return RunConfig(**{**values, "train": TrainConfig(**values["train"])})
+
+    @property
+    def digest(self) -> str:
+        """Eight letters for everything but task, model and seed, which the folder's name spells out."""
+        values = self.as_dict()
+        values["train"] = {k: v for k, v in values["train"].items() if k != "seed"}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+    def folder(self, root: str | Path) -> Path:
+        return Path(root) / self.task / self.model / f"{self.preset}-{self.digest}-seed{self.train.seed}"
+
+
+def default_config(task: Task, model: str, seed: int = 0) -> RunConfig:
+    """What works best in practice: see :class:`lapse.training.TrainConfig` for the reason of each setting."""
+    return RunConfig(task.name, model, train=TrainConfig(seed=seed))
+
+
+def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:
+    """The paper's protocol, Tables S1 and S2: its solvers, optimiser, sizes, epochs and unit of time.
+
+    The weights of the best validation epoch are restored for Walker2d only, as the paper says.
+    """
+    if task.paper is None:
+        raise ValueError(f"task {task.name!r} is not in the paper; use the default preset")
+    solver = {
+        "ode-rnn": "rk4",
+        "ct-rnn": "rk4",
+        "bidirectional": "rk4",
+        "gru-ode": "euler",
+        "ode-lstm": "euler",
+    }
+    train = TrainConfig(
+        seed=seed,
+        epochs=task.paper.epochs,
+        batch_size=task.paper.batch_size,
+        optimizer="rmsprop",
+        learning_rate=task.paper.learning_rate,
+        clip=None,
+        patience=None,
+        restore_best=task.name == "walker",
+        median_gap=False,
+    )
+    options = {"solver": solver[model]} if model in solver else {}
+    return RunConfig(task.name, model, "paper", task.paper.hidden_size, model_options=options, train=train)
+
+
+PRESETS = {"default": default_config, "paper": paper_config}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run found; ``test`` was looked at once, after training."""
+
+    config: RunConfig
+    test: dict[str, float]
+    validation: dict[str, float]
+    best_epoch: int
+    epochs: int
+    parameters: int
+    seconds_per_epoch: float
+    events_per_second: float
+    version: str = lapse.__version__
+
+    @staticmethod
+    def read(folder: str | Path) -> Result | None:
+        """The result in a run's folder, or None if the run is not done."""
+        path = Path(folder) / "result.json"
+        if not path.exists():
+            return None
+        values = json.loads(path.read_text())
+        return Result(**{**values, "config": RunConfig.from_dict(values["config"])})
+
+
+def run(
+    config: RunConfig,
+    root: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    progress: bool = False,
+    devices: int = 1,
+    nodes: int = 1,
+    callbacks: tuple[Any, ...] = (),
+) -> Result:
+    """Do a run, or what is left of it, or nothing if it is done; one process at a time works in a folder."""
+    folder = config.folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        # The lock is the kernel's and ends with the process, however that ends.
+        with FileLock(folder / "lock", timeout=0):
+            if (done := Result.read(folder)) is not None:
+                return done
+            _write_json(folder / "config.json", config.as_dict())
+            try:
+                result = _train_and_test(config, folder, data_dir, progress, devices, nodes, callbacks)
+            except Exception:
+                (folder / "error.txt").write_text(traceback.format_exc())
+                raise
+            (folder / "error.txt").unlink(missing_ok=True)
+            _write_json(folder / "result.json", dataclasses.asdict(result))
+            return result
+    except Timeout:
+        raise RunBusy(f"another process works in {folder}; wait for it or choose another folder") from None
+
+
+def build_model(config: RunConfig, task: Task, splits: Splits) -> SequenceModel:
+    """The untrained model of a run: its weights are a function of the seed, its preprocessing of the training data."""
+    torch.manual_seed(config.train.seed)
+    shape = ModelConfig.for_data(
+        splits.train,
+        task.output_size,
+        model=config.model,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_layers,
+        readout=task.readout,
+        options=dict(config.model_options),
+    )
+    model = SequenceModel(shape)
+    model.measure(splits.train, standardize=task.standardize, median_gap=config.train.median_gap)
+    return model
+
+
+def objective_of(task: Task) -> Objective:
+    return Objective(task.loss, tuple(metric.name for metric in task.metrics), task.readout)
+
+
+def _train_and_test(
+    config: RunConfig,
+    folder: Path,
+    data_dir: str | Path | None,
+    progress: bool,
+    devices: int,
+    nodes: int,
+    callbacks: tuple[Any, ...],
+) -> Result:
+    task = TASKS[config.task]
+    splits = task.load(data_dir, **config.task_options)
+    model, objective = build_model(config, task, splits), objective_of(task)
+    label = f"{config.task} {config.model} {config.train.seed}"
+    fitted = fit(
+        model,
+        objective,
+        splits.train,
+        splits.validation,
+        config.train,
+        folder=folder,
+        progress=progress,
+        label=label,
+        devices=devices,
+        nodes=nodes,
+        callbacks=callbacks,
+    )
+    model.save(folder / "model.safetensors")
+    best = fitted.history[fitted.best_epoch]
+    seconds = [row["seconds"] for row in fitted.history]
+    return Result(
+        config=config,
+        test=evaluate(model, objective, splits.test),
+        validation={k.removeprefix("validation_"): v for k, v in best.items() if k.startswith("validation_")},
+        best_epoch=fitted.best_epoch,
+        epochs=len(fitted.history),
+        parameters=sum(p.numel() for p in model.parameters()),
+        seconds_per_epoch=sum(seconds) / len(seconds),
+        events_per_second=splits.train.num_events * len(seconds) / sum(seconds),
+    )
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))

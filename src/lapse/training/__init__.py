@@ -1,0 +1,8 @@
+"""Training: a frozen config, Lightning's loop around a model, and checkpoints that survive a kill."""
+
+from lapse.training.config import TrainConfig as TrainConfig
+from lapse.training.fit import Fitted as Fitted
+from lapse.training.fit import evaluate as evaluate
+from lapse.training.fit import fit as fit
+from lapse.training.objective import METRICS as METRICS
+from lapse.training.objective import Objective as Objective

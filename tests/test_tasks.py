@@ -316,6 +316,11 @@ def test_walker_without_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not list((tmp_path / "cache/walker").iterdir())
 
 
+def test_walker_seed_is_the_generators() -> None:
+    with pytest.raises(ValueError, match="seed=1 is the generator's"):
+        TASKS["walker"].load(seed=1)
+
+
 def test_walker_wrong_archives() -> None:
     buffer = io.BytesIO()
     np.save(buffer, np.zeros((3, 2)))

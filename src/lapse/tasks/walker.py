@@ -56,7 +56,8 @@ FEATURES = (
 
 
 def load(data_dir: str | Path | None = None, *, generate: bool = False, seed: int = 0) -> Splits:
-    """`seed` is that of the generator; the authors' files have their own."""
+    if seed and not generate:
+        raise ValueError(f"seed={seed} is the generator's: pass generate=True, or leave it out")
     members, source = _generated(seed) if generate else read_archive(FILE, data_dir)
 
     def prepare() -> Splits:

@@ -104,7 +104,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         zip(mnist.FILES, map(gzip.compress, (images[0], labels[0], images[1], labels[1])), strict=True)
     )
     contents |= {
-        person.FILE: gzip.compress(person_rows()),
+        person.FILE: person_rows(),
         walker.FILE: zipped(rollout_members()),
         physionet.RECORDS: tar_gz(stays),
         physionet.OUTCOMES: outcomes,

@@ -180,7 +180,7 @@ def test_a_downloaded_archive_is_checked_too(tmp_path: Path, cache: Path, server
     put(tmp_path / "web/data.tar.gz", standins.tar_gz({"a": b"1"}))
     good = files.members_digest({"a": b"1"})
     url = f"{server}/data.tar.gz"
-    with pytest.raises(DataFileError, match="is not the expected file"):
+    with pytest.raises(DataFileError, match=r"was thrown away: .* or put the right file at"):
         files.read_archive(files.DataFile(ARCHIVE.path, url, ARCHIVE.digests))
     assert leftovers(cache) == []
     assert files.read_archive(files.DataFile(ARCHIVE.path, url, (good,)))[0] == {"a": b"1"}
@@ -302,6 +302,26 @@ def test_two_processes_prepare_the_same_task_at_once(tmp_path: Path, cache: Path
     assert sorted(p.name for p in folder.iterdir()) == [
         "notes.json", "test.safetensors", "train.safetensors", "validation.safetensors",
     ]  # fmt: skip
+
+
+def test_a_killed_process_leaves_nothing_for_long(tmp_path: Path, cache: Path) -> None:
+    script = textwrap.dedent("""
+        import time
+        from lapse.tasks.prepared import prepared
+
+        def prepare():
+            print("preparing", flush=True)
+            time.sleep(60)
+
+        prepared("demo", (), {}, prepare)
+    """)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "preparing\n"
+        process.kill()
+    assert list((cache / "prepared").glob(".partial-*"))
+    assert len(prepared("demo", (), {}, splits).train) == 1
+    assert not list((cache / "prepared").glob(".partial-*"))
 
 
 def test_two_processes_download_the_same_file_at_once(tmp_path: Path, cache: Path, server: str) -> None:

@@ -207,6 +207,16 @@ def test_person_odd_gaps_are_mended_and_reported(folder: Path) -> None:
     assert all((part.timespans >= 0).all() for part in splits.parts().values())
 
 
+def test_person_file_may_be_packed(folder: Path) -> None:
+    plain = folder / person.FILE.path
+    expected = TASKS["person"].load(folder)
+    standins.put(plain.with_name(plain.name + ".gz"), gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    packed = TASKS["person"].load(folder)
+    same(packed.test, expected.test)
+    assert packed.sources[0].folder.endswith(".txt.gz")
+
+
 def test_person_features_and_time() -> None:
     recordings, _ = person.read_recordings(standins.person_rows())
     assert (recordings.values[:, :4].sum(axis=1) == 1).all()
@@ -384,4 +394,3 @@ def test_splits_list_their_parts(folder: Path) -> None:
     splits = TASKS["mini-digits"].load()
     assert isinstance(splits, Splits)
     assert list(splits.parts()) == ["train", "validation", "test"]
-    assert gzip.decompress((folder / person.FILE.path).read_bytes()) == standins.person_rows()

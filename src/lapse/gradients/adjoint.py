@@ -23,7 +23,9 @@ class AdjointGap:
     timespan: float
     rtol: float
     error: float  # of the adjoint against the steps taken: how lossy the way back is; NaN where it cannot be solved
-    error_of_steps: float  # of the steps' own gradient against a tight solution: what the tolerance alone costs
+    error_of_steps: (
+        float  # of the steps' own gradient against a tight solution: what the tolerance alone costs
+    )
     start_norm: float  # |dL/dh(0)| for |dL/dh(T)| = 1, by the steps
     start_norm_adjoint: float
 
@@ -34,7 +36,9 @@ def damped_field(hidden_size: int, seed: int = 0) -> DampedTanhField:
     return DampedTanhField(hidden_size, hidden_size).double()
 
 
-def adjoint_gap(timespan: float, rtol: float, *, hidden_size: int = 16, rows: int = 4, seed: int = 0) -> AdjointGap:
+def adjoint_gap(
+    timespan: float, rtol: float, *, hidden_size: int = 16, rows: int = 4, seed: int = 0
+) -> AdjointGap:
     """Both gradients of the same adaptive solve over one span."""
     field = damped_field(hidden_size, seed)
     solver = Adaptive(DOPRI5, rtol=rtol, atol=rtol / 100, max_steps=10_000)

@@ -72,7 +72,8 @@ class ErrorFlow:
         The defaults: a share below 1e-4 of the gradient is lost in the noise of a mini-batch, and one above 1e4
         leaves no digits of float32 for the near steps.
         """
-        if any(bool(torch.isinf(norm).any()) for norm in self.norms.values()):
+        valid = torch.arange(self.total.shape[1]) < self.lengths.unsqueeze(1)
+        if not bool(torch.isfinite(self.total[valid]).all()):
             return "explodes"
         ratio = float(self.ratio.nanmedian())
         if ratio < vanishing:
@@ -123,7 +124,9 @@ class StateRecorder:
     def _end(self, layer: RNN, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         input = args[0] if args else kwargs["input"]
         if isinstance(input, Tensor):
-            input = input.unsqueeze(0) if input.dim() == 2 else input.transpose(0, 0 if layer.batch_first else 1)
+            input = (
+                input.unsqueeze(0) if input.dim() == 2 else input.transpose(0, 0 if layer.batch_first else 1)
+            )
         self._walks[layer] = Walk.of(input, kwargs.get("lengths"))
 
     def projection(self, generator: torch.Generator | None = None) -> Tensor:
@@ -163,7 +166,9 @@ class StateRecorder:
     def _called(self) -> list[tuple[str, RNN]]:
         called = [(name, layer) for name, layer in self._layers if layer in self._walks]
         if not called:
-            raise ValueError("no lapse layer was called while the recorder ran; call the model inside its block")
+            raise ValueError(
+                "no lapse layer was called while the recorder ran; call the model inside its block"
+            )
         return called
 
 

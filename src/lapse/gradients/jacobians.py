@@ -18,6 +18,7 @@ from lapse.cells import Cell, State
 from lapse.cells.fields import DampedTanhField, TanhField
 from lapse.solvers import Tableau
 
+
 def state_jacobian(
     cell: Cell,
     input: Tensor,
@@ -88,7 +89,7 @@ def runge_kutta_jacobian(
 ) -> Tensor:
     """Lemma 2 with the stages differentiated too: the Jacobian of the step that is really taken.
 
-        D_i = J(K_i) (I + T Σ_j a_ij D_j),        dh'/dh = I + T Σ b_i D_i,        J = ∂f/∂h − τ
+    D_i = J(K_i) (I + T Σ_j a_ij D_j),        dh'/dh = I + T Σ b_i D_i,        J = ∂f/∂h − τ
     """
     identity, span = _identity(h), timespan[:, None, None]
     points = _stage_points(tableau, field, h, drive, timespan)

@@ -1,7 +1,8 @@
 """The smallest problem with a long-term dependency: the parity of a bit stream that comes as events.
 
-A run of equal bits is one event: the bit, after a gap of the run's length; the whole stream lasts one unit of time
-(the paper's event-coded XOR task, drawn here so that the theory's figures need no data). One label, at the end.
+A run of equal bits is one event: the bit, after a gap of the run's length (the paper's event-coded XOR task, drawn here
+so that the theory's figures need no data). One label, at the end. A bit lasts one unit of time: in the paper's own
+unit, where the whole stream lasts one, τ = 1 has no time to make anything vanish.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class ParityEvents:
     """A batch of event-coded bit streams and their parities."""
 
     input: Tensor  # (B, T, 1), the bits as −1 and 1
-    timespans: Tensor  # (B, T), in units of the whole stream's duration
+    timespans: Tensor  # (B, T), in bits
     lengths: Tensor  # (B,)
     target: Tensor  # (B,), 0 or 1
 
@@ -43,7 +44,7 @@ def parity_events(rows: int, bits: int = 32, *, generator: torch.Generator | Non
     input, last = torch.zeros(rows, width, 1), torch.full((rows, width + 1), -1.0)
     input[row, event, 0] = 2.0 * stream[row, place] - 1.0
     last[row, event + 1] = place.float()
-    timespans = (last.diff(dim=1) / bits).clamp_min(0.0)
+    timespans = last.diff(dim=1).clamp_min(0.0)
     return ParityEvents(input, timespans, lengths, stream.sum(1) % 2)
 
 
@@ -64,20 +65,3 @@ class ParityClassifier(nn.Module):
     def loss(self, events: ParityEvents) -> Tensor:
         """Cross-entropy in nats; 0.693 is a guess."""
         return F.cross_entropy(self(**events.arguments), events.target)
-
-
-def train(
-    model: ParityClassifier, steps: int, *, bits: int = 32, rows: int = 64, lr: float = 5e-3, seed: int = 0
-) -> list[float]:
-    """A short training by Adam on fresh streams: the losses. 5e-3 is the paper's rate for this task (Table S2)."""
-    generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
-    losses = []
-    for _ in range(steps):
-        loss = model.loss(parity_events(rows, bits, generator=generator))
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        losses.append(loss.item())
-    return losses

@@ -13,7 +13,7 @@ Direction = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Surface:
-    """A loss over a plane through the weights: ``losses[i, j]`` at ``extents[i]`` of the one direction, [j] of the other.
+    """A loss over a plane through the weights: ``losses[i, j]`` is ``extents[i]`` across and ``extents[j]`` along.
 
     An extent of 1 changes every filter (the weights into one unit) by as much as it is long itself.
     """

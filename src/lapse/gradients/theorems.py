@@ -109,9 +109,7 @@ class Refinement:
         return -slope(self.steps.log(), self.error.log())
 
 
-def refinement(
-    regime: str, solver: FixedStep, steps: Sequence[int], timespan: float = 4.0
-) -> Refinement:
+def refinement(regime: str, solver: FixedStep, steps: Sequence[int], timespan: float = 4.0) -> Refinement:
     """The method of ``solver`` with ever more sub-steps over one span: n → ∞ converges to e^{Tξ}, it cures nothing."""
     norms = []
     for count in steps:
@@ -151,9 +149,7 @@ def memory_jacobian(cell: Cell, input: Tensor, state: State, timespan: Tensor) -
     return state_jacobian(cell, input, state, timespan, of=["c"], wrt=["c"])
 
 
-def memory_jacobian_through_output(
-    cell: Cell, inputs: Tensor, state: State, timespans: Tensor
-) -> Tensor:
+def memory_jacobian_through_output(cell: Cell, inputs: Tensor, state: State, timespans: Tensor) -> Tensor:
     """dc_{t+1}/dc_t as the supplement has it, (B, H, H): h_t counts as a function of c_t, through that step's output.
 
     Two observations, ``inputs`` (2, B, I) and ``timespans`` (2, B). The supplement writes ∂h_t/∂c_t = o_t; in
@@ -165,7 +161,9 @@ def memory_jacobian_through_output(
     direct = memory_jacobian(cell, inputs[1], middle, timespans[1])
     from_output = state_jacobian(cell, inputs[1], middle, timespans[1], of=["c"], wrt=["h"])
     # h₁ sees c₁ only; dh₁/dc₀ = dh₁/dc₁ · dc₁/dc₀ and dc₁/dc₀ = diag(f₁) is invertible.
-    before = {part: state_jacobian(cell, inputs[0], state, timespans[0], of=[part], wrt=["c"]) for part in "hc"}
+    before = {
+        part: state_jacobian(cell, inputs[0], state, timespans[0], of=[part], wrt=["c"]) for part in "hc"
+    }
     through: Tensor = from_output @ before["h"] @ torch.linalg.inv(before["c"])
     return direct + through
 

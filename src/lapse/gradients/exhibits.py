@@ -11,17 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from lapse.cells import Cell
 from lapse.gradients import figures
 from lapse.gradients.adjoint import adjoint_gap, damped_field, memory_gap
 from lapse.gradients.between import between_observations
-from lapse.gradients.flow import error_flow
-from lapse.gradients.jacobians import judge, lemma_gap, log_product_norms, state_jacobian
-from lapse.gradients.parity import ParityClassifier, ParityEvents, parity_events
-from lapse.gradients.surfaces import Surface, loss_surface
+from lapse.gradients.jacobians import jacobians_along, judge, lemma_gap, log_product_norms
+from lapse.gradients.parity import ParityClassifier, parity_events, parity_surface, teaching_signal
 from lapse.gradients.theorems import (
     REGIMES,
     THEOREM1_SOLVERS,
@@ -31,6 +27,7 @@ from lapse.gradients.theorems import (
     lag_flow,
     make_layer,
     memory_flow,
+    memory_start,
     refinement,
 )
 from lapse.models import MODELS
@@ -92,8 +89,8 @@ def error_flows(settings: Settings) -> Iterator[Exhibit]:
         "error-flow",
         "Error flow back in time (Figure 1)",
         f"Gradient of a unit vector against the last output, at the whole state k observations earlier, for untrained "
-        f"models of {settings.hidden_size} units. Gaps are exponential with mean {gap:g} unit of time; line and band are "
-        f"median and quartiles of {settings.rows} sequences; curves leave the axis below {figures.FLOW_LIMITS[0]:g}. "
+        f"models of {settings.hidden_size} units. Gaps are exponential with mean {gap:g} unit of time; line and band "
+        f"are median and quartiles of {settings.rows} sequences; curves leave the axis below {figures.FLOW_LIMITS[0]:g}. "
         f"At lag {lag}: {left}.",
         [row for flow in flows for row in _flow_rows(flow)],
         partial(figures.error_flow, flows, gap),
@@ -101,8 +98,8 @@ def error_flows(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "error-flow-gaps",
         f"Error flow at lag {lag}, by gap",
-        f"The same for mean gaps of {', '.join(f'{g:g}' for g in settings.mean_gaps)} units; values outside the axis are "
-        "drawn at its ends. A model whose three marks lie together does not lose error to time itself.",
+        f"The same for mean gaps of {', '.join(f'{g:g}' for g in settings.mean_gaps)} units; values outside the axis "
+        "are drawn at its ends. A model whose three marks lie together does not lose error to time itself.",
         [_gap_row(flow, g, lag) for flow in flows for g in settings.mean_gaps],
         partial(figures.flow_by_gap, flows, lag),
     )
@@ -136,9 +133,9 @@ def definition1(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "definition1",
         "Definition 1, unit by unit",
-        f"One step of the untrained models (16 units, mean gap 1): the share of units that vanish (|signed row sum| below "
-        f"0.99) or explode (above 1) by the paper's definition, the spectral norm of the step, and that of the product "
-        f"over {steps} steps as a factor a step. The first two and the last can disagree.",
+        "One step of the untrained models (16 units, mean gap 1): the share of units that vanish (|signed row sum| "
+        "below 0.99) or explode (above 1) by the paper's definition, the spectral norm of the step, and that of the "
+        f"product over {steps} steps as a factor a step. The first two and the last can disagree.",
         [_verdict_row(model, steps, settings.seed) for model in settings.models],
     )
 
@@ -146,7 +143,7 @@ def definition1(settings: Settings) -> Iterator[Exhibit]:
 def _verdict_row(model: str, steps: int, seed: int) -> Row:
     cell = make_layer(model, 4, 16, seed=seed).cells[0]
     assert isinstance(cell, Cell)
-    jacobians = _along(cell, steps, seed)
+    jacobians = jacobians_along(cell, **irregular_batch(1, steps + 1, 4, seed=seed))
     verdict = judge(jacobians[-1], epsilon=0.01)
     total = float(log_product_norms(jacobians)[-1].exp())
     return {
@@ -159,21 +156,6 @@ def _verdict_row(model: str, steps: int, seed: int) -> Row:
     }
 
 
-def _along(cell: Cell, steps: int, seed: int) -> list[Tensor]:
-    """The Jacobians (N, N) along a random sequence, of the states that parameters act on (not a clock)."""
-    batch = irregular_batch(1, steps + 1, cell.input_size, seed=seed)
-    pairs = list(zip(batch["input"].unbind(1), batch["timespans"].unbind(1), strict=True))
-    x, gap = pairs[0]
-    _, state = cell.step(cell.prepare(x, None), cell.initial_state(1, dtype=torch.float64), gap)
-    names = [name for name, part in zip(cell.state_names, state, strict=True) if part.requires_grad]
-    jacobians = []
-    for x, gap in pairs[1:]:
-        state, input = tuple(part.detach() for part in state), cell.prepare(x, None)
-        jacobians.append(state_jacobian(cell, input, state, gap, of=names, wrt=names)[0])
-        _, state = cell.step(input, state, gap)
-    return jacobians
-
-
 def lemma2(settings: Settings) -> Iterator[Exhibit]:
     """The printed Lemma 2 against the Jacobian of the step, as the step grows."""
     field = damped_field(16, settings.seed)
@@ -182,13 +164,14 @@ def lemma2(settings: Settings) -> Iterator[Exhibit]:
     h, x = torch.randn(2, 16, generator=generator, dtype=torch.float64).mul(0.5)
     h, drive = (part.expand(len(timespans), -1) for part in (h, field.drive(x)))
     gaps = [lemma_gap(tableau, field, h, drive, timespans) for tableau in (HEUN, RK4, DOPRI5)]
-    at_one = [float(gap.relative_error[int((timespans - 1).abs().argmin())]) for gap in gaps]
+    one = int((timespans - 1).abs().argmin())
+    off = ", ".join(f"{gap.method} {float(gap.relative_error[one]):.0%}" for gap in gaps)
     yield Exhibit(
         "lemma2",
         "Lemma 2 as printed",
-        "One step of the damped field (16 units, starting weights): the formula with its stages held constant against the "
-        f"derivative of the step. At T = 1 it is off by {', '.join(f'{g.method} {e:.0%}' for g, e in zip(gaps, at_one, strict=True))}; "
-        "the error starts as T²/2. For Euler (Lemma 1) the two are the same.",
+        "One step of the damped field (16 units, starting weights): the formula with its stages held constant against "
+        f"the derivative of the step. It is off by {off} at T = 1, and by T²/2 · J² for small T. For Euler (Lemma 1) the "
+        "two are the same.",
         [
             {"method": gap.method, "timespan": t, "relative_error": e}
             for gap in gaps
@@ -206,8 +189,8 @@ def theorems_1_and_2(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "theorem1",
         "Theorem 1: the ODE-RNN vanishes, explodes, or stays",
-        f'Two units, τ = 1, near rest. Exponents fitted under the adaptive solver: {fitted}. The case "rotate" moves and '
-        "still loses nothing: the exception that the theorem does not list. Euler with 16 sub-steps makes it explode.",
+        f'Two units, τ = 1, near rest. Exponents fitted under the adaptive solver: {fitted}. The case "rotate" moves '
+        "and still loses nothing: the exception that the theorem does not list. Euler with 16 sub-steps makes it explode.",
         [
             {
                 "regime": g.regime,
@@ -231,8 +214,8 @@ def theorems_1_and_2(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "theorem2",
         "Theorem 2: finer steps converge to e^{Tξ}, not to 1",
-        "The factor over a span of 4 units for n sub-steps, relative to the exact solution's e^{Tξ} (ξ = −0.5 and 0.5): "
-        "the error falls with the order of the method, the factor stays what it is.",
+        "The factor over a span of 4 units for n sub-steps, relative to the exact solution's e^{Tξ} (ξ = −0.5 and "
+        "0.5): the error falls with the order of the method, the factor stays what it is.",
         [
             {
                 "regime": r.regime,
@@ -256,14 +239,28 @@ def theorem3(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "theorem3",
         "Theorem 3: the memory path of the ODE-LSTM",
-        f"dc_(t+L)/dc_t at the theorem's weights over random gaps (marks) on σ(bias)^L (lines). One step of bias 1 keeps "
-        f"{float(memories[0].norms[0]):.7f}; {settings.lags} steps keep {kept}. No gap changes it.",
+        f"dc_(t+L)/dc_t at the theorem's weights over random gaps (marks) on σ(bias)^L (lines). One step of bias 1 "
+        f"keeps {float(memories[0].norms[0]):.7f}; {settings.lags} steps keep {kept}. No gap changes it.",
         [
             {"forget_bias": m.forget_bias, "steps": i + 1, "measured": a, "expected": b}
             for m in memories
             for i, (a, b) in enumerate(zip(m.norms.tolist(), m.expected.tolist(), strict=True))
         ],
         partial(figures.theorem3, memories),
+    )
+    lag = min(100, settings.lags)
+    starts = [
+        memory_start(bias, lag, near_zero=near_zero, hidden_size=settings.hidden_size, seed=settings.seed)
+        for bias in (1.0, 3.0, 5.0)
+        for near_zero in (False, True)
+    ]
+    yield Exhibit(
+        "theorem3-start",
+        "Theorem 3 and the weights a model starts from",
+        f"The ODE-LSTM with the library's start (orthogonal R) and with the theorem's (R_z, R_i, R_f, W_f at 0): extremes "
+        f"of the forget gate dc'/dc and of its signed row sums with the path through h, at one step; and the error flow "
+        f"of the whole state and of c alone at lag {lag}, mean gap 1. Far back, what arrives has come through h.",
+        [dict(vars(start)) for start in starts],
     )
 
 
@@ -288,8 +285,8 @@ def adjoint(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "adjoint-memory",
         "What the adjoint saves",
-        f"Bytes kept for the backward pass, weights apart (4 rows, 16 units, float64): {memories[-1].backprop / 1024:.0f} KiB "
-        f"against {memories[-1].adjoint / 1024:.1f} KiB at 256 sub-steps.",
+        "Bytes kept for the backward pass, weights apart (4 rows, 16 units, float64): "
+        f"{memories[-1].backprop / 1024:.0f} KiB against {memories[-1].adjoint / 1024:.1f} KiB at 256 sub-steps.",
         [dict(vars(memory)) for memory in memories],
         partial(figures.adjoint_memory, memories),
     )
@@ -302,15 +299,17 @@ FIGURE2_MODELS = ("ode-rnn", "ct-rnn", "ode-lstm")
 def figure2(settings: Settings) -> Iterator[Exhibit]:
     """The teaching signal of a label at the end, and the loss surfaces."""
     events = parity_events(64, generator=torch.Generator().manual_seed(settings.seed))
-    models = {name: _parity_model(name, settings.seed) for name in FIGURE2_MODELS}
-    signals = {name: _teaching_signal(model, events) for name, model in models.items()}
+    models = {
+        name: ParityClassifier(make_layer(name, 1, 32, seed=settings.seed).float()) for name in FIGURE2_MODELS
+    }
+    signals = {name: teaching_signal(model, events) for name, model in models.items()}
     arrives = ", ".join(f"{name} {float(signal[-1]):.2g}" for name, signal in signals.items())
     count = len(next(iter(signals.values()))) - 1
     yield Exhibit(
         "teaching-signal",
         "The teaching signal back in time (Figure 2, left)",
-        f"Untrained models of 32 units on event-coded parity of 32 bits, a bit a unit of time: median over 64 streams of "
-        f"the loss's gradient at the state, 1 at the last event. {count} events back there is {arrives}.",
+        f"Untrained models of 32 units on event-coded parity of 32 bits, a bit a unit of time: median over 64 streams "
+        f"of the loss's gradient at the state, 1 at the last event. {count} events back there is {arrives}.",
         [
             {"model": m, "events_back": i, "signal": v}
             for m, s in signals.items()
@@ -318,13 +317,13 @@ def figure2(settings: Settings) -> Iterator[Exhibit]:
         ],
         partial(figures.teaching_signal, signals),
     )
-    surfaces = {name: _parity_surface(model, events, settings.seed) for name, model in models.items()}
+    surfaces = {name: parity_surface(model, events, settings.seed) for name, model in models.items()}
     slopes = ", ".join(f"{name} {surface.mean_slope:.2g}" for name, surface in surfaces.items())
     yield Exhibit(
         "loss-surfaces",
         "Loss surfaces (Figure 2, right)",
-        "The same models' loss along two random filter-normalised directions, each panel on a scale of its own. Flatness is "
-        f"the root mean square slope, in nats per unit of relative change (smaller is flatter): {slopes}.",
+        "The same models' loss along two random filter-normalised directions, each panel on a scale of its own. Flatness "
+        f"is the root mean square slope, in nats per unit of relative change (smaller is flatter): {slopes}.",
         [
             {"model": m, "across": a, "along": b, "loss": float(s.losses[i, j]), "mean_slope": s.mean_slope}
             for m, s in surfaces.items()
@@ -335,24 +334,6 @@ def figure2(settings: Settings) -> Iterator[Exhibit]:
     )
 
 
-def _parity_model(name: str, seed: int) -> ParityClassifier:
-    layer = make_layer(name, 1, 32, seed=seed).float()
-    return ParityClassifier(layer)
-
-
-def _teaching_signal(model: ParityClassifier, events: ParityEvents) -> Tensor:
-    """As far back as three quarters of the streams reach, so that the median is over most of them."""
-    flow = error_flow(model, events.arguments, loss=lambda logits: F.cross_entropy(logits, events.target))
-    lags = flow.by_lag()
-    reach = int(events.lengths.double().quantile(0.25))
-    return (lags / lags[:, :1])[:, :reach].nanmedian(0).values
-
-
-def _parity_surface(model: ParityClassifier, events: ParityEvents, seed: int) -> Surface:
-    generator = torch.Generator().manual_seed(seed)
-    return loss_surface(model, lambda: model.loss(events), points=15, generator=generator)
-
-
 def table1(settings: Settings) -> Iterator[Exhibit]:
     """What the state of every model does between two observations."""
     between = [between_observations(model, seed=settings.seed) for model in settings.models]
@@ -360,8 +341,8 @@ def table1(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "table1",
         "The state between two observations (Table 1)",
-        "Four units of every untrained model after ten observations, from its own `flow`: output h (lines) and, where there "
-        f"is one, memory (dashed). Time leaves the memory of {', '.join(untouched) or 'none of these'} alone.",
+        "Four units of every untrained model after ten observations, from its own `flow`: output h (lines) and, where "
+        f"there is one, memory (dashed). Time leaves the memory of {', '.join(untouched) or 'none of these'} alone.",
         [
             {"model": i.model, "time": t, "unit": u, "output": float(i.output[k, u])}
             | {"memory": None if i.memory is None else float(i.memory[k, u])}

@@ -116,9 +116,9 @@ def loss_surfaces(surfaces: Mapping[str, Surface]) -> Figure:
         grid = surface.extents.numpy()
         filled = axes.contourf(grid, grid, surface.losses.T.numpy(), levels=14, cmap="viridis")
         axes.plot(0, 0, "+", color="white", markersize=6)
-        axes.set(title=f"{MODELS[model].label}: slope {surface.mean_slope:.2g}", aspect="equal")
+        axes.set(title=f"{MODELS[model].label}: RMS slope {surface.mean_slope:.2g}", aspect="equal")
         axes.grid(visible=False)
-        figure.colorbar(filled, ax=axes, label="loss (nats)" if axes is panels[-1] else "")
+        figure.colorbar(filled, ax=axes, shrink=0.8, label="loss (nats)" if axes is panels[-1] else "")
     panels[0].set_ylabel("along (relative change)")
     figure.supxlabel("across (relative change of every filter)", fontsize=8)
     return figure
@@ -136,10 +136,12 @@ def intervals(between: Sequence[Interval]) -> Figure:
         axes.plot(interval.times, interval.output, color=look.colour, linewidth=0.9)
         if interval.memory is not None:
             axes.plot(interval.times, interval.memory, color=look.colour, linewidth=0.7, linestyle=DASHES[1])
-        axes.set_title(look.label, fontsize=7)
+        axes.set_title(look.label, fontsize=6.5, loc="left")
         axes.tick_params(labelsize=6)
     for axes in panels.flat[len(between) :]:
         axes.set_axis_off()
+    for axes in panels.flat[len(between) - 3 : len(between)]:
+        axes.tick_params(labelbottom=True)
     figure.supxlabel("time since the last observation (units)", fontsize=8)
     figure.supylabel("output h (lines), memory (dashed)", fontsize=8)
     return figure
@@ -224,7 +226,7 @@ def adjoint_error(gaps: Sequence[AdjointGap]) -> Figure:
         xscale="log",
         yscale="log",
         xlabel=r"span (units of $1/\tau$)",
-        ylabel="error of the gradient (relative)",
+        ylabel="gradient error (relative)",
     )
     _legend_below(figure, axes, 2)
     return figure

@@ -59,7 +59,8 @@ def html_fragment(exhibits: Iterable[Exhibit]) -> str:
 def _figure_html(exhibit: Exhibit) -> str:
     body = _table_html(exhibit) if exhibit.figure is None else _image_html(exhibit)
     title, caption = html.escape(exhibit.title), html.escape(exhibit.caption)
-    return f'<figure id="gradients-{exhibit.name}">\n<h3>{title}</h3>\n{body}\n<figcaption>{caption}</figcaption>\n</figure>'
+    parts = [f"<h3>{title}</h3>", body, f"<figcaption>{caption}</figcaption>"]
+    return "\n".join([f'<figure id="gradients-{exhibit.name}">', *parts, "</figure>"])
 
 
 def _image_html(exhibit: Exhibit) -> str:

@@ -60,6 +60,23 @@ def _places(cell: Cell, names: Sequence[str] | None, argument: str) -> list[int]
     return [cell.state_names.index(name) for name in names]
 
 
+def jacobians_along(cell: Cell, input: Tensor, timespans: Tensor) -> list[Tensor]:
+    """The Jacobians (N, N) along one sequence, (1, T, I) and (1, T), from its second observation on.
+
+    Of the states that parameters act on: a clock's derivative is 1 and says nothing about what can be learned.
+    """
+    steps = list(zip(input.unbind(1), timespans.unbind(1), strict=True))
+    x, gap = steps[0]
+    _, state = cell.step(cell.prepare(x, None), cell.initial_state(1, dtype=x.dtype), gap)
+    names = [name for name, part in zip(cell.state_names, state, strict=True) if part.requires_grad]
+    jacobians = []
+    for x, gap in steps[1:]:
+        state, prepared = tuple(part.detach() for part in state), cell.prepare(x, None)
+        jacobians.append(state_jacobian(cell, prepared, state, gap, of=names, wrt=names)[0])
+        _, state = cell.step(prepared, state, gap)
+    return jacobians
+
+
 def field_jacobian(field: TanhField, h: Tensor, drive: Tensor) -> Tensor:
     """∂f/∂h − τ of the paper's right-hand sides from their weights: diag(s ⊙ (1 − tanh²)) R − diag(τ), (B, H, H)."""
     slope = field.scale * (1 - torch.tanh(drive + field.gates.recur(h)).square())

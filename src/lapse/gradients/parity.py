@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lapse.gradients.flow import error_flow
+from lapse.gradients.surfaces import Surface, loss_surface
 from lapse.layers import RNN
 
 
@@ -65,3 +67,20 @@ class ParityClassifier(nn.Module):
     def loss(self, events: ParityEvents) -> Tensor:
         """Cross-entropy in nats; 0.693 is a guess."""
         return F.cross_entropy(self(**events.arguments), events.target)
+
+
+def teaching_signal(model: ParityClassifier, events: ParityEvents) -> Tensor:
+    """The loss's gradient at the state, counted back from the label, where it is 1: the median over the streams.
+
+    As far back as three quarters of the streams reach, so that the median is over most of them.
+    """
+    flow = error_flow(model, events.arguments, loss=lambda logits: F.cross_entropy(logits, events.target))
+    lags = flow.by_lag()
+    reach = int(events.lengths.double().quantile(0.25))
+    return (lags / lags[:, :1])[:, :reach].nanmedian(0).values
+
+
+def parity_surface(model: ParityClassifier, events: ParityEvents, seed: int, points: int = 15) -> Surface:
+    """The loss on ``events`` around the model's weights."""
+    generator = torch.Generator().manual_seed(seed)
+    return loss_surface(model, lambda: model.loss(events), points=points, generator=generator)

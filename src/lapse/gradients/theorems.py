@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -245,15 +246,66 @@ def memory_flow(forget_bias: float, lags: int, *, hidden_size: int = 8, seed: in
     assert isinstance(cell, Cell)
     start_near_zero(cell, forget_bias=forget_bias)
     batch = irregular_batch(1, lags, 4, seed=seed)
-    c = torch.zeros(1, hidden_size, dtype=torch.float64, requires_grad=True)
-    state: State = (torch.zeros(1, hidden_size, dtype=torch.float64), c)
+    state = cell.initial_state(1, dtype=torch.float64)
+    # All of c is moved at once and followed forward, with what h makes of it: at these weights dc'/dc is diagonal, so
+    # that one tangent reads every unit.
+    moved: State = (torch.zeros_like(state[0]), torch.ones_like(state[1]))
     norms = []
     for x, gap in zip(batch["input"].unbind(1), batch["timespans"].unbind(1), strict=True):
-        _, state = cell.step(x, state, gap)
-        # The Jacobian is diagonal at these weights: one backward pass of ones reads all of it.
-        (column,) = torch.autograd.grad(state[1].sum(), c, retain_graph=True)
-        norms.append(column.abs().max())
+        pushed = torch.func.jvp(partial(_after_step, cell, x, gap), state, moved)
+        state, moved = (tuple(part.detach() for part in parts) for parts in pushed[:2])
+        norms.append(moved[1].abs().max())
     return MemoryFlow(forget_bias, torch.stack(norms))
+
+
+@dataclass(frozen=True)
+class MemoryStart:
+    """How near Theorem 3 an ODE-LSTM starts: its memory path over one step, and what reaches far back."""
+
+    forget_bias: float
+    start: str
+    direct_min: float  # of the forget gate dc'/dc, over units
+    direct_max: float
+    row_sum_min: float  # of dc'/dc with the path through h, as in the supplement
+    row_sum_max: float
+    lag: int
+    flow: float  # |dL/ds| of the whole state at that lag, median row
+    memory_flow: float  # |dL/dc|
+
+
+def memory_start(
+    forget_bias: float, lag: int, *, near_zero: bool, hidden_size: int = 128, seed: int = 0
+) -> MemoryStart:
+    """With the weights the library starts from, or (``near_zero``) those that the theorem assumes."""
+    torch.manual_seed(seed)
+    layer = ODELSTM(4, hidden_size, forget_bias=forget_bias).double()
+    (cell,) = layer.cells
+    assert isinstance(cell, Cell)
+    if near_zero:
+        start_near_zero(cell, forget_bias=forget_bias)
+    direct, through = _memory_step(cell, seed)
+    flows = [
+        lag_flow(layer, "ode-lstm", lag, seed=seed, state=state).median(1.0)[lag] for state in (None, "c")
+    ]
+    start = "theorem" if near_zero else "library"
+    extremes = [float(x) for part in (direct.diagonal(), through.sum(-1)) for x in part.aminmax()]
+    return MemoryStart(forget_bias, start, *extremes, lag, *map(float, flows))
+
+
+def _memory_step(cell: Cell, seed: int, after: int = 20) -> tuple[Tensor, Tensor]:
+    """dc'/dc (H, H) some observations into a sequence: with h held, and through it."""
+    batch = irregular_batch(1, after + 2, cell.input_size, seed=seed)
+    input, timespans = batch["input"].unbind(1), batch["timespans"].unbind(1)
+    state = cell.initial_state(1, dtype=torch.float64)
+    for x, gap in zip(input[:after], timespans[:after], strict=True):
+        state = tuple(part.detach() for part in cell.step(x, state, gap)[1])
+    direct = memory_jacobian(cell, input[after], state, timespans[after])
+    pair = torch.stack(input[after:]), torch.stack(timespans[after:])
+    return direct[0], memory_jacobian_through_output(cell, pair[0], state, pair[1])[0]
+
+
+def _after_step(cell: Cell, input: Tensor, timespan: Tensor, *state: Tensor) -> State:
+    return cell.step(input, state, timespan)[1]
 
 
 def forget_bias_for(lag: int, keep: float = 0.1) -> float:

@@ -90,8 +90,8 @@ def error_flows(settings: Settings) -> Iterator[Exhibit]:
         "Error flow back in time (Figure 1)",
         f"Gradient of a unit vector against the last output, at the whole state k observations earlier, for untrained "
         f"models of {settings.hidden_size} units. Gaps are exponential with mean {gap:g} unit of time; line and band "
-        f"are median and quartiles of {settings.rows} sequences; curves leave the axis below {figures.FLOW_LIMITS[0]:g}. "
-        f"At lag {lag}: {left}.",
+        f"are median and quartiles of {settings.rows} sequences; curves leave the axis below "
+        f"{figures.FLOW_LIMITS[0]:g}. At lag {lag}: {left}.",
         [row for flow in flows for row in _flow_rows(flow)],
         partial(figures.error_flow, flows, gap),
     )
@@ -170,8 +170,8 @@ def lemma2(settings: Settings) -> Iterator[Exhibit]:
         "lemma2",
         "Lemma 2 as printed",
         "One step of the damped field (16 units, starting weights): the formula with its stages held constant against "
-        f"the derivative of the step. It is off by {off} at T = 1, and by T²/2 · J² for small T. For Euler (Lemma 1) the "
-        "two are the same.",
+        f"the derivative of the step. It is off by {off} at T = 1, and by T²/2 · J² for small T. For Euler "
+        "(Lemma 1) the two are the same.",
         [
             {"method": gap.method, "timespan": t, "relative_error": e}
             for gap in gaps
@@ -190,7 +190,8 @@ def theorems_1_and_2(settings: Settings) -> Iterator[Exhibit]:
         "theorem1",
         "Theorem 1: the ODE-RNN vanishes, explodes, or stays",
         f'Two units, τ = 1, near rest. Exponents fitted under the adaptive solver: {fitted}. The case "rotate" moves '
-        "and still loses nothing: the exception that the theorem does not list. Euler with 16 sub-steps makes it explode.",
+        "and still loses nothing: the exception that the theorem does not list. Euler with 16 sub-steps makes it "
+        "explode.",
         [
             {
                 "regime": g.regime,
@@ -257,9 +258,10 @@ def theorem3(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "theorem3-start",
         "Theorem 3 and the weights a model starts from",
-        f"The ODE-LSTM with the library's start (orthogonal R) and with the theorem's (R_z, R_i, R_f, W_f at 0): extremes "
-        f"of the forget gate dc'/dc and of its signed row sums with the path through h, at one step; and the error flow "
-        f"of the whole state and of c alone at lag {lag}, mean gap 1. Far back, what arrives has come through h.",
+        "The ODE-LSTM with the library's start (orthogonal R) and with the theorem's (R_z, R_i, R_f, W_f at 0): "
+        "extremes of the forget gate dc'/dc and of its signed row sums with the path through h, at one step; and the "
+        f"error flow of the whole state and of c alone at lag {lag}, mean gap 1. What is more than σ(bias)^{lag} of it "
+        "has come through h.",
         [dict(vars(start)) for start in starts],
     )
 
@@ -322,8 +324,8 @@ def figure2(settings: Settings) -> Iterator[Exhibit]:
     yield Exhibit(
         "loss-surfaces",
         "Loss surfaces (Figure 2, right)",
-        "The same models' loss along two random filter-normalised directions, each panel on a scale of its own. Flatness "
-        f"is the root mean square slope, in nats per unit of relative change (smaller is flatter): {slopes}.",
+        "The same models' loss along two random filter-normalised directions, each panel on a scale of its own. "
+        f"Flatness is the root mean square slope, in nats per unit of relative change (smaller is flatter): {slopes}.",
         [
             {"model": m, "across": a, "along": b, "loss": float(s.losses[i, j]), "mean_slope": s.mean_slope}
             for m, s in surfaces.items()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -247,14 +246,14 @@ def memory_flow(forget_bias: float, lags: int, *, hidden_size: int = 8, seed: in
     start_near_zero(cell, forget_bias=forget_bias)
     batch = irregular_batch(1, lags, 4, seed=seed)
     state = cell.initial_state(1, dtype=torch.float64)
-    # All of c is moved at once and followed forward, with what h makes of it: at these weights dc'/dc is diagonal, so
-    # that one tangent reads every unit.
-    moved: State = (torch.zeros_like(state[0]), torch.ones_like(state[1]))
+    # All of c is moved at once and followed with what h makes of it: at these weights dc'/dc is diagonal, so that one
+    # vector reads every unit.
+    moved = torch.cat([torch.zeros_like(state[0]), torch.ones_like(state[1])], -1)[0]
     norms = []
     for x, gap in zip(batch["input"].unbind(1), batch["timespans"].unbind(1), strict=True):
-        pushed = torch.func.jvp(partial(_after_step, cell, x, gap), state, moved)
-        state, moved = (tuple(part.detach() for part in parts) for parts in pushed[:2])
-        norms.append(moved[1].abs().max())
+        moved = state_jacobian(cell, x, state, gap)[0] @ moved
+        state = tuple(part.detach() for part in cell.step(x, state, gap)[1])
+        norms.append(moved[hidden_size:].abs().max())
     return MemoryFlow(forget_bias, torch.stack(norms))
 
 
@@ -287,9 +286,18 @@ def memory_start(
     flows = [
         lag_flow(layer, "ode-lstm", lag, seed=seed, state=state).median(1.0)[lag] for state in (None, "c")
     ]
-    start = "theorem" if near_zero else "library"
-    extremes = [float(x) for part in (direct.diagonal(), through.sum(-1)) for x in part.aminmax()]
-    return MemoryStart(forget_bias, start, *extremes, lag, *map(float, flows))
+    gates, sums = direct.diagonal().aminmax(), through.sum(-1).aminmax()
+    return MemoryStart(
+        forget_bias=forget_bias,
+        start="theorem" if near_zero else "library",
+        direct_min=float(gates.min),
+        direct_max=float(gates.max),
+        row_sum_min=float(sums.min),
+        row_sum_max=float(sums.max),
+        lag=lag,
+        flow=float(flows[0]),
+        memory_flow=float(flows[1]),
+    )
 
 
 def _memory_step(cell: Cell, seed: int, after: int = 20) -> tuple[Tensor, Tensor]:
@@ -302,10 +310,6 @@ def _memory_step(cell: Cell, seed: int, after: int = 20) -> tuple[Tensor, Tensor
     direct = memory_jacobian(cell, input[after], state, timespans[after])
     pair = torch.stack(input[after:]), torch.stack(timespans[after:])
     return direct[0], memory_jacobian_through_output(cell, pair[0], state, pair[1])[0]
-
-
-def _after_step(cell: Cell, input: Tensor, timespan: Tensor, *state: Tensor) -> State:
-    return cell.step(input, state, timespan)[1]
 
 
 def forget_bias_for(lag: int, keep: float = 0.1) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -196,19 +196,23 @@ def test_the_slope_of_a_plane():
     assert surface.mean_slope == pytest.approx(math.sqrt(8))
 
 
-@pytest.fixture
-def quiet_trainer(tmp_path) -> Iterator[object]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the import and the trainer: not ours to mend
-        import lightning.pytorch as pl
+# Lightning 2.6 asks torch's pytree for a class that torch 2.13 has deprecated.
+lightning = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 
-        def make(*callbacks: object, steps: int = 2) -> pl.Trainer:
-            return pl.Trainer(
-                max_steps=steps, callbacks=list(callbacks), logger=False, enable_checkpointing=False,
-                enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", default_root_dir=tmp_path,
-            )  # fmt: skip
 
-        yield make
+def trainer_with(callback: object, steps: int, folder: Path):
+    import lightning.pytorch as pl
+
+    return pl.Trainer(
+        max_steps=steps,
+        callbacks=[callback],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=folder,
+    )
 
 
 def module(model: lapse.RNN):
@@ -229,10 +233,10 @@ def module(model: lapse.RNN):
     return LastStep()
 
 
-def fit(make, callback, model: lapse.RNN, *, gap: float = 1.0, steps: int = 2):
+def fit(folder: Path, callback: object, model: lapse.RNN, *, gap: float = 1.0, steps: int = 2):
     x = torch.randn(8, 40, 2, generator=torch.Generator().manual_seed(0))
     data = DataLoader(TensorDataset(x, torch.full((8, 40), gap)), batch_size=4)
-    trainer = make(callback, steps=steps)
+    trainer = trainer_with(callback, steps, folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.fit(module(model), data)
@@ -241,10 +245,11 @@ def fit(make, callback, model: lapse.RNN, *, gap: float = 1.0, steps: int = 2):
     return trainer, [str(w.message) for w in caught if issubclass(w.category, ErrorFlowWarning)]
 
 
-def test_the_callback_logs_and_warns_once_with_what_to_change(quiet_trainer):
+@lightning
+def test_the_callback_logs_and_warns_once_with_what_to_change(tmp_path):
     from lapse.gradients import ErrorFlowCallback
 
-    trainer, messages = fit(quiet_trainer, ErrorFlowCallback(every_n_steps=1), lapse.RNNDecay(2, 8))
+    trainer, messages = fit(tmp_path, ErrorFlowCallback(every_n_steps=1), lapse.RNNDecay(2, 8))
     assert trainer.callback_metrics["error_flow/ratio"] < 1e-4
     assert set(trainer.callback_metrics) >= {f"error_flow/{key}" for key in ("last", "first", "factor")}
     (message,) = messages
@@ -252,16 +257,18 @@ def test_the_callback_logs_and_warns_once_with_what_to_change(quiet_trainer):
     assert "RNNDecay has no memory that time leaves alone: try lapse.ODELSTM(..., forget_bias=2.8)" in message
 
 
-def test_the_callback_suggests_a_forget_bias_to_an_lstm_and_says_nothing_when_steady(quiet_trainer):
+@lightning
+def test_the_callback_suggests_a_forget_bias_to_an_lstm_and_says_nothing_when_steady(tmp_path):
     from lapse.gradients import ErrorFlowCallback
 
-    _, (message,) = fit(quiet_trainer, ErrorFlowCallback(vanishing=0.5), lapse.AugmentedLSTM(2, 8))
+    _, (message,) = fit(tmp_path, ErrorFlowCallback(vanishing=0.5), lapse.AugmentedLSTM(2, 8))
     assert "Start the forget gate higher: forget_bias=2.8 keeps a tenth over 40 steps" in message
-    _, messages = fit(quiet_trainer, ErrorFlowCallback(), lapse.PhasedLSTM(2, 8))
+    _, messages = fit(tmp_path, ErrorFlowCallback(), lapse.PhasedLSTM(2, 8))
     assert messages == []
 
 
-def test_the_callback_warns_of_an_explosion(quiet_trainer):
+@lightning
+def test_the_callback_warns_of_an_explosion(tmp_path):
     from lapse.gradients import ErrorFlowCallback
 
     model = lapse.ODERNN(2, 8)
@@ -269,12 +276,12 @@ def test_the_callback_warns_of_an_explosion(quiet_trainer):
         model.cells[0].field.gates.weight_hh.copy_(torch.eye(8))
         model.cells[0].field.gates.weight_ih.zero_()
         model.cells[0].field.gates.bias.fill_(1e-10)
-    _, (message,) = fit(quiet_trainer, ErrorFlowCallback(every_n_steps=1), model, gap=0.5, steps=1)
+    _, (message,) = fit(tmp_path, ErrorFlowCallback(every_n_steps=1), model, gap=0.5, steps=1)
     assert "the gradient explodes" in message
     assert "gradient_clip_val" in message
 
 
-def test_the_callback_is_off_between_its_steps_and_after_a_failure(quiet_trainer):
+def test_the_callback_lets_go_after_a_failure():
     from lapse.gradients import ErrorFlowCallback
 
     model = lapse.CTRNN(2, 8)
@@ -285,7 +292,7 @@ def test_the_callback_is_off_between_its_steps_and_after_a_failure(quiet_trainer
     assert "step" not in model.cells[0].__dict__
 
 
-def test_advice_for_a_steady_flow_is_none_and_settings_are_checked(quiet_trainer):
+def test_advice_for_a_steady_flow_is_none_and_settings_are_checked():
     from lapse.gradients import ErrorFlowCallback
     from lapse.gradients.callback import advice
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,6 +147,41 @@ def train(
     except (DataFileError, NonFiniteLoss, RunBusy) as error:
         _fail(f"lapse train {task}: {error}")
     typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
+
+
+@app.command()
+def gradients(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for figures, numbers, the page's section.")
+    ],
+    models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
+    lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2)] = 256,
+    hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1)] = 128,
+    seed: Annotated[int, typer.Option(help="Of weights, inputs and gaps.")] = 0,
+) -> None:
+    """The theory's figures and numbers: error flow, Jacobians, theorems, loss surfaces.
+
+    Example: `lapse gradients --models ode-rnn,ode-lstm --lags 64 -o theory`
+    """
+    from lapse.gradients.exhibits import Settings
+    from lapse.gradients.gallery import html_fragment, run, write
+    from lapse.models import MODELS
+
+    chosen = tuple(MODELS) if models == "all" else tuple(name.strip() for name in models.split(","))
+    for name in chosen:
+        known("--models", name, MODELS)
+    try:
+        settings = Settings(chosen, lags, hidden_size, seed=seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    start = time.monotonic()
+    exhibits = []
+    for exhibit in run(settings):
+        exhibits.append(exhibit)
+        write(exhibit, output)
+        typer.echo(f"{time.monotonic() - start:6.1f} s  {exhibit.name}", err=True)
+        typer.echo(f"{exhibit.name}: {exhibit.caption}")
+    (output / "gradients.html").write_text(html_fragment(exhibits), encoding="utf-8")
 
 
 def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[str]) -> Any:

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 from lapse.cells import Cell, State
 from lapse.kernels import backend
 from lapse.layers import RNN
-from lapse.ragged import Walk
+from lapse.walk import Walk
 
 Behaviour = Literal["vanishes", "explodes", "steady"]
 
@@ -243,12 +243,12 @@ def _norm(grad: Tensor | None, like: Tensor) -> Tensor:
 def _last_steps(walk: Walk) -> Tensor:
     """Where each row's last step lies in the walk, (B,)."""
     rows = torch.arange(len(walk.lengths))
-    return (walk.offsets[walk.lengths - 1] + rows).to(walk.device)
+    return (walk.begin[walk.lengths - 1] + rows).to(walk.device)
 
 
 def _padded(walk: Walk, walked: Tensor, reverse: bool) -> Tensor:
     """(N,) of the walk to (B, T) on the CPU, NaN where there is no step."""
-    walked = walked.index_select(0, walk.flip) if reverse else walked
+    walked = walked.index_select(0, walk.flip()) if reverse else walked
     padded = walk.scatter(walked.unsqueeze(-1)).squeeze(-1).cpu()
     lengths = walk.unsort(walk.lengths.to(walk.device), 0).cpu()
     return padded.masked_fill(torch.arange(walk.width) >= lengths.unsqueeze(1), math.nan)

@@ -29,6 +29,9 @@ Setting = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", help="Any setting of the run, e.g. train.epochs=20, form=autonomous."),
 ]
+RunsDir = Annotated[
+    Path, typer.Argument(help="A folder of runs, as train and study write it.", metavar="DIR")
+]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")]
 
 
@@ -246,6 +249,76 @@ def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def table(
+    runs: RunsDir,
+    format: Annotated[
+        str, typer.Option("--format", "-f", help="rich, markdown, csv, latex or json.")
+    ] = "rich",
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Trivial baselines, computed from the data.")
+    ] = True,
+    data_dir: DataDir = None,
+) -> None:
+    """Ours beside the paper's: a table a task, with what a test tells apart and what trivial baselines reach.
+
+    Example: `lapse table runs --format markdown > results.md`
+    """
+    from rich.console import Console
+
+    from lapse.report.collection import Collection, NoRuns
+    from lapse.report.formats import FORMATS
+    from lapse.report.page import with_baselines
+    from lapse.report.tables import build_tables
+
+    known("--format", format, FORMATS)
+    try:
+        collection = Collection.read(runs)
+    except NoRuns as error:
+        raise typer.BadParameter(str(error), param_hint="DIR") from error
+    tables = build_tables(collection)
+    if baselines:
+        with Console(stderr=True).status("computing baselines"):
+            tables = [with_baselines(each, data_dir)[0] for each in tables]
+    if tables:
+        typer.echo(FORMATS[format](tables), nl=False)
+    notes = dict.fromkeys(note for each in tables for note in each.notes) if format == "csv" else {}
+    for message in dict.fromkeys((*notes, collection.left_out())):
+        if message:
+            typer.echo(message, err=True)
+    if not tables:
+        _fail(f"lapse table: no run in {runs} is finished")
+
+
+@app.command()
+def report(
+    runs: RunsDir,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; default: DIR/report.html.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """One HTML page of a folder of runs: tables, curves, data, configs. It needs no network and no other file.
+
+    Figures of `lapse gradients -o DIR/gradients` are taken in. Example: `lapse report runs -o page.html`
+    """
+    from rich.console import Console
+
+    from lapse.report.collection import NoRuns
+    from lapse.report.page import report as make_page
+    from lapse.sequences.storage import write_atomically
+
+    target = output or runs / "report.html"
+    try:
+        with Console(stderr=True).status("reading runs") as status:
+            page = make_page(runs, data_dir, say=lambda title: status.update(f"drawing {title}"))
+    except NoRuns as error:
+        raise typer.BadParameter(str(error), param_hint="DIR") from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, lambda file: file.write(page.encode()))
+    typer.echo(target)
 
 
 def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[str]) -> Any:

@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -29,6 +30,19 @@ LARGEST = 2**30  # bytes unpacked; the largest real file has 35 MB, so more is a
 
 class DataFileError(RuntimeError):
     """A data file that is missing, damaged, or not the one expected; the message says what to do."""
+
+
+_downloads = ContextVar("downloads", default=True)
+
+
+@contextmanager
+def without_download() -> Iterator[None]:
+    """Inside, a file that is not on this machine is a DataFileError at once: for readers to whom data are an extra."""
+    token = _downloads.set(False)
+    try:
+        yield
+    finally:
+        _downloads.reset(token)
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,11 @@ def _located(file: DataFile, data_dir: str | Path | None) -> Path:
         for name in (file.path, *file.other_paths):
             if (folder / name).is_file():
                 return folder / name
+    if not _downloads.get():
+        searched = ", ".join(str(folder) for folder in folders)
+        raise DataFileError(
+            f"{file.path} was not found in {searched}; set LAPSE_DATA to a folder that holds it"
+        )
     return _download(file, folders)
 
 

@@ -1,0 +1,177 @@
+"""The runs in a folder: which are done, which are not, and which belong in one row of a table."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lapse.runs import PRESETS, Result, RunConfig
+from lapse.tasks import TASKS
+
+Settings = dict[str, Any]
+
+
+class NoRuns(ValueError):
+    """A folder without a single run in it."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that is done, and where."""
+
+    folder: Path
+    result: Result
+
+    def history(self) -> list[dict[str, float]]:
+        """One row an epoch, as ``metrics.csv`` has it; nothing where the file was removed."""
+        path = self.folder / "metrics.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone: one row of a table."""
+
+    runs: tuple[FinishedRun, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        return self.runs[0].result.config
+
+    @property
+    def settings(self) -> Settings:
+        """Where the config departs from its preset; the preset itself when it is not the default one."""
+        return departures(self.config)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Every run under a folder. Only ``finished`` ones count; the others are there to be counted."""
+
+    root: Path
+    finished: tuple[FinishedRun, ...]
+    failed: tuple[Path, ...]
+    unfinished: tuple[Path, ...]
+    unreadable: tuple[Path, ...]
+
+    @staticmethod
+    def read(root: str | Path) -> Collection:
+        root = Path(root)
+        finished: list[FinishedRun] = []
+        others: dict[str, list[Path]] = {"failed": [], "unfinished": [], "unreadable": []}
+        for folder in _run_folders(root):
+            state, result = _state_of(folder)
+            if result is not None:
+                finished.append(FinishedRun(folder, result))
+            else:
+                others[state].append(folder)
+        if not finished and not any(others.values()):
+            raise NoRuns(
+                f"no runs in {root}: expected folders with config.json, as `lapse train TASK -o {root}` writes them"
+            )
+        return Collection(root, tuple(finished), **{name: tuple(paths) for name, paths in others.items()})
+
+    def left_out(self, task: str | None = None) -> str:
+        """What is not averaged in, of one task or of all; empty when every run is done."""
+        kinds = {
+            "failed": "failed (error.txt in its folder says why)",
+            "unfinished": "not finished",
+            "unreadable": "with a result.json that this version cannot read",
+        }
+        counts = {
+            words: sum(task is None or _task_of(path) == task for path in getattr(self, kind))
+            for kind, words in kinds.items()
+        }
+        told = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+        return f"Runs left out: {told}." if told else ""
+
+    def variants(self) -> dict[str, list[Group]]:
+        """Groups by the data they were trained on, in the order of ``TASKS``; the key is unique and readable."""
+        keys: dict[str, dict[str, list[FinishedRun]]] = {}
+        for run in self.finished:
+            config = run.result.config
+            group = f"{config.model} {config.digest}"
+            keys.setdefault(_variant(config), {}).setdefault(group, []).append(run)
+        order = {name: place for place, name in enumerate(TASKS)}
+        ranked = sorted(keys, key=lambda key: (order[key.split(" ")[0]], key))
+        return {key: [Group(_by_seed(runs)) for runs in keys[key].values()] for key in ranked}
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    if not root.is_dir():
+        raise NoRuns(f"{root} is not a folder; expected the folder given to `lapse train` or `lapse study`")
+    yield from sorted(path.parent for path in root.rglob("config.json"))
+
+
+def _state_of(folder: Path) -> tuple[str, Result | None]:
+    try:
+        result = Result.read(folder)
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        return "unreadable", None
+    if result is not None:
+        return ("finished", result) if result.config.task in TASKS else ("unreadable", None)
+    return ("failed" if (folder / "error.txt").exists() else "unfinished"), None
+
+
+def _task_of(folder: Path) -> str:
+    """A run's folder is ``task/model/run``: see :meth:`lapse.runs.RunConfig.folder`."""
+    return folder.parts[-3] if len(folder.parts) >= 3 else ""
+
+
+def _by_seed(runs: list[FinishedRun]) -> tuple[FinishedRun, ...]:
+    return tuple(sorted(runs, key=lambda run: run.result.config.train.seed))
+
+
+def _variant(config: RunConfig) -> str:
+    options = short(changed_task_options(config))
+    return f"{config.task} {options}".strip()
+
+
+def changed_task_options(config: RunConfig) -> Settings:
+    """The task's options that differ from its defaults: they make other data of it."""
+    defaults = TASKS[config.task].options
+    return {k: v for k, v in config.task_options.items() if _plain(defaults.get(k)) != _plain(v)}
+
+
+def departures(config: RunConfig) -> Settings:
+    """The settings of a run that its preset does not give it, by their short names; seed and data apart."""
+    given, usual = _flat(config), _flat(_preset_config(config))
+    changed = {name: value for name, value in given.items() if usual.get(name) != value}
+    return ({"preset": config.preset} if config.preset != "default" else {}) | changed
+
+
+def _preset_config(config: RunConfig) -> RunConfig:
+    preset = PRESETS.get(config.preset, PRESETS["default"])
+    return preset(TASKS[config.task], config.model)
+
+
+def _flat(config: RunConfig) -> Settings:
+    train = dataclasses.asdict(config.train)
+    train.pop("seed")
+    sizes = {"hidden_size": config.hidden_size, "num_layers": config.num_layers}
+    return {name: _plain(value) for name, value in {**sizes, **train, **config.model_options}.items()}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would give it back: a tuple in Python is a list in a stored config."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def short(settings: Mapping[str, Any]) -> str:
+    """``form=autonomous, epochs=50``; a preset by its name alone."""
+    return ", ".join(
+        f"{value} preset" if name == "preset" else f"{name}={_word(value)}"
+        for name, value in settings.items()
+    )
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(_plain(value), separators=(",", ":"))

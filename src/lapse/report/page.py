@@ -1,0 +1,138 @@
+"""One HTML page of everything in a folder of runs: no network, no script, light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lapse
+from lapse.report import figures, formats, style, theme
+from lapse.report.baselines import baselines
+from lapse.report.collection import Collection, Group
+from lapse.report.tables import Row, Table, build_tables
+from lapse.tasks import TASKS, DataFileError, Splits, Task
+from lapse.tasks.files import without_download
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A task on the page."""
+
+    task: Task
+    table: Table
+    figures: tuple[figures.Figure, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def anchor(self) -> str:
+        return "".join(c if c.isalnum() else "-" for c in self.table.title).strip("-")
+
+    @property
+    def headline(self) -> str:
+        """The table in a sentence."""
+        best, *others = self.table.models
+        tied = [display_name(row) for row in others if row.mark == "tied"]
+        said = f"{display_name(best)} is best: {formats.score(self.table, best)}"
+        return f"{said}; not told apart from it: {', '.join(tied)}." if tied else f"{said}."
+
+
+def report(root: str | Path, data_dir: str | Path | None = None, say: Say = lambda message: None) -> str:
+    """The page for the runs under ``root``; ``say`` hears what is being worked on."""
+    collection = Collection.read(root)
+    sections = [_section(table, data_dir, say) for table in build_tables(collection)]
+    fragments = [path.read_text(encoding="utf-8") for path in sorted(Path(root).rglob("gradients.html"))]
+    return render(collection, sections, fragments)
+
+
+def with_baselines(table: Table, data_dir: str | Path | None = None) -> tuple[Table, Splits | None]:
+    """The table with trivial baselines below, and the data they were computed on; without both if there are none."""
+    task, options = TASKS[table.task], dict(table.groups[0].config.task_options)
+    try:
+        with without_download():
+            splits = task.load(data_dir, **options)
+    except (DataFileError, ImportError) as error:
+        return table.with_note(f"No baselines: the data are not on this machine ({error})."), None
+    return table.with_baselines(baselines(task, splits)), splits
+
+
+def _section(table: Table, data_dir: str | Path | None, say: Say) -> Section:
+    say(table.title)
+    table, splits = with_baselines(table, data_dir)
+    task = TASKS[table.task]
+    drawn = figures.run_figures(table)
+    if splits is None:
+        return Section(task, table, tuple(drawn))
+    return Section(task, table, (*drawn, *figures.data_figures(task, splits)), _facts(task, splits))
+
+
+def _facts(task: Task, splits: Splits) -> tuple[tuple[str, str], ...]:
+    sizes = " / ".join(f"{len(part):,}" for part in splits.parts().values())
+    lengths = splits.train.lengths
+    return (
+        ("sequences, train / validation / test", sizes),
+        ("events in a sequence", f"{lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}"),
+        ("time unit", f"{task.time_unit}; median gap {splits.train.median_gap:.3g}"),
+        ("features", f"{splits.train.num_features}, {splits.train.missing:.1%} of values not observed"),
+        ("source", f"{task.source}; licence: {task.licence}"),
+    )
+
+
+def render(collection: Collection, sections: Sequence[Section], fragments: Sequence[str] = ()) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("lapse.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        formats=formats, display_name=display_name, swatches=swatches, config_text=config_text
+    )
+    return environment.get_template("page.html.jinja").render(
+        collection=collection,
+        sections=sections,
+        fragments=fragments,
+        theme=theme.css(),
+        version=lapse.__version__,
+        models=sorted({row.name for section in sections for row in section.table.models}),
+    )
+
+
+def display_name(row: Row) -> str:
+    """A model as people write it; its settings follow where they tell two rows apart."""
+    if row.kind == "baseline":
+        return row.name
+    label = style.MODELS[row.name].label
+    return f"{label} ({row.label})" if row.label else label
+
+
+def swatches(table: Table) -> list[dict[str, str]]:
+    """How each model row is drawn in the figures: the table is their legend."""
+    return [
+        {"colour": f"var(--m-{row.name})", "dash": theme.css_dash(theme.model_dash(row.name, variant))}
+        for row, variant in zip(table.models, figures.variants(table), strict=True)
+    ]
+
+
+def config_text(group: Group, root: Path) -> str:
+    """What would repeat the runs of a row: their config, seeds and folders."""
+    values: dict[str, Any] = group.config.as_dict()
+    values["train"].pop("seed")
+    runs = {
+        str(run.folder.relative_to(root)): {
+            "seed": run.result.config.train.seed,
+            "test": run.result.test,
+            "best_epoch": run.result.best_epoch,
+            "epochs": run.result.epochs,
+            "version": run.result.version,
+        }
+        for run in group.runs
+    }
+    return json.dumps({"config": values, "runs": runs}, indent=2, ensure_ascii=False)

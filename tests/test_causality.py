@@ -108,6 +108,8 @@ def test_the_gate_leaves_the_model_as_it_was() -> None:
 
 
 def test_sequences_of_one_event_have_no_future() -> None:
-    data = Sequences.from_arrays([[[1.0]], [[2.0]]], [[0.0], [0.0]], targets=[[[0.0]], [[1.0]]], per_step=True)
+    data = Sequences.from_arrays(
+        [[[1.0]], [[2.0]]], [[0.0], [0.0]], targets=[[[0.0]], [[1.0]]], per_step=True
+    )
     shape = ModelConfig.for_data(data, 1, model="lstm", readout="every", options={"bidirectional": True})
     check_causality(SequenceModel(shape), data)

@@ -50,7 +50,7 @@ def fit(
     """
     import lightning as L
 
-    from lapse.training.callbacks import Progress, Record
+    from lapse.training.callbacks import Progress, Record, scalars
     from lapse.training.learner import Learner
 
     config = config or TrainConfig()
@@ -77,7 +77,7 @@ def fit(
                 enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
-                callbacks=[record, *bars, *callbacks],
+                callbacks=[record, *scalars(folder, len(record.history)), *bars, *callbacks],
             )
             trainer.fit(
                 learner,

@@ -28,7 +28,9 @@ Setting = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", help="Any setting of the run, e.g. train.epochs=20, form=autonomous."),
 ]
-RunsDir = Annotated[Path, typer.Argument(help="A folder of runs, as train and study write it.", metavar="DIR")]
+RunsDir = Annotated[
+    Path, typer.Argument(help="A folder of runs, as train and study write it.", metavar="DIR")
+]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")]
 
 

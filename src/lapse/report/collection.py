@@ -168,7 +168,8 @@ def _plain(value: Any) -> Any:
 def short(settings: Mapping[str, Any]) -> str:
     """``form=autonomous, epochs=50``; a preset by its name alone."""
     return ", ".join(
-        f"{value} preset" if name == "preset" else f"{name}={_word(value)}" for name, value in settings.items()
+        f"{value} preset" if name == "preset" else f"{name}={_word(value)}"
+        for name, value in settings.items()
     )
 
 

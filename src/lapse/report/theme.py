@@ -93,5 +93,7 @@ def inline_svg(svg: str, description: str) -> str:
     body = re.sub(r"#[0-9a-f]{6}\b", lambda found: _VARIABLES.get(found[0], found[0]), body)
     box = re.search(r'viewBox="[^"]*"', body)
     assert box, "matplotlib writes a viewBox"
-    opening = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" aria-label="{description}">'
+    opening = (
+        f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" aria-label="{description}">'
+    )
     return re.sub(r"^<svg[^>]*>", opening, body, count=1)

@@ -128,7 +128,9 @@ def _located(file: DataFile, data_dir: str | Path | None) -> Path:
                 return folder / name
     if not _downloads.get():
         searched = ", ".join(str(folder) for folder in folders)
-        raise DataFileError(f"{file.path} was not found in {searched}; set LAPSE_DATA to a folder that holds it")
+        raise DataFileError(
+            f"{file.path} was not found in {searched}; set LAPSE_DATA to a folder that holds it"
+        )
     return _download(file, folders)
 
 

@@ -24,7 +24,7 @@ test: $(READY)  ## the tests, on all cores
 	$(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow --override-ini addopts=
+	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## format, lint, types, tests with coverage: what CI runs
 	$(BIN)/ruff format --check .
@@ -35,6 +35,13 @@ check: $(READY)  ## format, lint, types, tests with coverage: what CI runs
 format: $(READY)  ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+.venv/.docs-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: .venv/.docs-ready  ## the documentation as a site, in site/; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:  ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -1,5 +1,7 @@
 """Batches: everything once an epoch, little padding, the same for the same seed, at home in torch."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,48 @@ def test_a_batch_moves_as_a_tensor_does() -> None:
     assert isinstance(moved, Batch)
     assert moved.values.device.type == "meta"
     assert moved.observed is None
+
+
+def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    assert ragged([2]).batch([0]).pin_memory().lengths.tolist() == [3]
+
+
+def test_the_loader_has_a_dataset_of_single_sequences() -> None:
+    dataset = ragged([2, 3]).batches(2).dataset
+    assert len(dataset) == 2  # type: ignore[arg-type]
+    assert dataset[1].lengths.tolist() == [3]
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's advice on workers and loggers is not what is tested
+def test_lightning_takes_the_loader_and_resumes_its_order(tmp_path: Path) -> None:
+    import lightning
+
+    class Reader(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(2, 1), dict[int, list[int]]()
+
+        def training_step(self, batch: Batch) -> torch.Tensor:
+            self.seen.setdefault(self.current_epoch, []).extend(batch.index.tolist())
+            return self.layer(batch.values)[batch.mask].mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    def fit(epochs: int, checkpoint: Path | None) -> Reader:
+        reader = Reader()
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = lightning.Trainer(accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, **quiet)
+        trainer.fit(reader, s.batches(4, seed=5), ckpt_path=checkpoint)
+        trainer.save_checkpoint(tmp_path / f"{epochs}.ckpt")
+        return reader
+
+    s = ragged(list(range(1, 20)))
+    straight, _, resumed = fit(3, None), fit(2, None), fit(3, tmp_path / "2.ckpt")
+    assert all(sorted(order) == list(range(19)) for order in straight.seen.values())
+    assert straight.seen[0] != straight.seen[1]
+    assert resumed.seen == {2: straight.seen[2]}
 
 
 def test_a_batch_size_of_zero_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,6 +150,105 @@ def train(
     except (DataFileError, NonFiniteLoss, RunBusy) as error:
         _fail(f"lapse train {task}: {error}")
     typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
+
+
+@app.command()
+def gradients(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for figures, numbers, the page's section.")
+    ],
+    models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
+    lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2)] = 256,
+    hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1)] = 128,
+    seed: Annotated[int, typer.Option(help="Of weights, inputs and gaps.")] = 0,
+) -> None:
+    """The theory's figures and numbers: error flow, Jacobians, theorems, loss surfaces.
+
+    Example: `lapse gradients --models ode-rnn,ode-lstm --lags 64 -o theory`
+    """
+    from lapse.gradients.exhibits import Settings
+    from lapse.gradients.gallery import html_fragment, run, write
+    from lapse.models import MODELS
+
+    chosen = tuple(MODELS) if models == "all" else tuple(name.strip() for name in models.split(","))
+    for name in chosen:
+        known("--models", name, MODELS)
+    try:
+        settings = Settings(chosen, lags, hidden_size, seed=seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    start = time.monotonic()
+    exhibits = []
+    for exhibit in run(settings):
+        exhibits.append(exhibit)
+        write(exhibit, output)
+        typer.echo(f"{time.monotonic() - start:6.1f} s  {exhibit.name}", err=True)
+        typer.echo(f"{exhibit.name}: {exhibit.caption}")
+    (output / "gradients.html").write_text(html_fragment(exhibits), encoding="utf-8")
+
+
+@app.command()
+def study(
+    tasks: Annotated[str, typer.Option(help="Tasks, with commas between.")],
+    models: Annotated[str, typer.Option(help="Models, with commas between, or `all`.")] = "all",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1)] = 5,
+    workers: Annotated[int, typer.Option(help="Runs at a time on this machine.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads a run.", min=1)] = 1,
+    preset: Preset = "default",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A setting for all runs, or WHICH:NAME=VALUE for a task or model."),
+    ] = None,
+    output: Output = Path("runs"),
+    data_dir: DataDir = None,
+    ray: Annotated[
+        str | None, typer.Option(help="A Ray cluster's address, or `local`.", metavar="ADDRESS")
+    ] = None,
+) -> None:
+    """Every task with every model and seed; killed or cut short, the same command goes on where it was.
+
+    Exit status 1 when a run failed; its traceback is in error.txt of its folder.
+
+    Example: `lapse study --tasks mini-digits --models ode-lstm,gru-d --seeds 3 --set ode-lstm:form=autonomous`
+    """
+    from lapse import MODELS
+    from lapse.study import Grid, Outcome
+    from lapse.study import study as run_study
+    from lapse.study.progress import Progress
+
+    names = list(MODELS) if models == "all" else _names(models)
+    try:
+        grid = Grid(_names(tasks), names, range(seeds), setting or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+    configs = grid.configs(lambda task, model, seed, s: configure(task, model, preset, seed, s))
+    place = _workers(ray, output, workers, threads, data_dir)
+    try:
+        with Progress(workers) as progress:
+            outcome: Outcome = run_study(configs, output, workers=place, watchers=[progress])
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on where this one was", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"{len(outcome.results)} of {len(outcome.runs)} runs are done in {output}")
+    if outcome.failed:
+        _fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
+
+
+def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir: Path | None) -> Any:
+    from lapse.study import LocalWorkers
+
+    if ray is None:
+        return LocalWorkers(output, workers, threads=threads, data_dir=data_dir)
+    from lapse.study.cluster import RayWorkers
+
+    try:
+        return RayWorkers(output, ray, count=workers, threads=threads, data_dir=data_dir)
+    except ImportError as error:
+        _fail(f"lapse study --ray: {error}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @app.command()

@@ -44,7 +44,7 @@ def encode_events(series: ArrayLike, *, offsets: ArrayLike | None = None) -> Eve
         np.not_equal(flat[1:], flat[:-1], out=ends[:-1])
     ends[edges[1:][lengths > 0] - 1] = True  # a run never crosses into the next series
     last = np.flatnonzero(ends)
-    counts = np.concatenate([[0], np.cumsum(ends)])[edges]  # (S + 1,) runs before each series
+    counts = np.searchsorted(last, edges)  # (S + 1,) runs that ended before each series
     times = last + 1 - np.repeat(firsts, np.diff(counts))
     return Events(flat[last], times, counts.astype(np.int64))
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import lapse
 from lapse.models import ModelConfig, SequenceModel
 from lapse.sequences.storage import write_atomically
 from lapse.tasks import TASKS, Splits, Task
-from lapse.training import Objective, TrainConfig, evaluate, fit
+from lapse.training import Fitted, Objective, TrainConfig, evaluate, fit
 
 
 class RunBusy(RuntimeError):
@@ -134,23 +136,61 @@ def run(
 ) -> Result:
     """Do a run, or what is left of it, or nothing if it is done; one process at a time works in a folder."""
     folder = config.folder(root)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        # The lock is the kernel's and ends with the process, however that ends.
-        with FileLock(folder / "lock", timeout=0):
-            if (done := Result.read(folder)) is not None:
-                return done
-            _write_json(folder / "config.json", config.as_dict())
-            try:
-                result = _train_and_test(config, folder, data_dir, progress, devices, nodes, callbacks)
-            except Exception:
-                (folder / "error.txt").write_text(traceback.format_exc())
-                raise
-            (folder / "error.txt").unlink(missing_ok=True)
+    training = _Training(config, folder, data_dir, progress, devices, nodes, callbacks)
+    if not training.leads:
+        return training.finish().test()
+    with hold(folder):
+        if (done := Result.read(folder)) is not None:
+            return done
+        with _recorded(config, folder):
+            trained = training.finish()
+            trained.model.save(folder / "model.safetensors")
+            result = trained.test()
             _write_json(folder / "result.json", dataclasses.asdict(result))
-            return result
+        return result
+
+
+def run_without_test(
+    config: RunConfig, root: str | Path, *, data_dir: str | Path | None = None, progress: bool = False
+) -> Fitted:
+    """A run up to where the test split would be looked at; :func:`run` on the same folder does the rest.
+
+    For choosing between configs: what has not been computed cannot be chosen by.
+    """
+    folder = config.folder(root)
+    with hold(folder), _recorded(config, folder):
+        return _Training(config, folder, data_dir, progress).finish().fitted
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """The folder of a run for this process alone; :class:`RunBusy` if another one has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # The lock is the kernel's and ends with the process, however that ends.
+    lock = FileLock(folder / "lock", timeout=0)
+    try:
+        lock.acquire()
     except Timeout:
         raise RunBusy(f"another process works in {folder}; wait for it or choose another folder") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _recorded(config: RunConfig, folder: Path) -> Iterator[None]:
+    """The config before, and the traceback if it comes to that; what a kill left half-written is removed."""
+    for partial in folder.glob(".*.part"):
+        partial.unlink(missing_ok=True)
+    (folder / "error.txt").unlink(missing_ok=True)
+    _write_json(folder / "config.json", config.as_dict())
+    try:
+        yield
+    except Exception:
+        text = traceback.format_exc()
+        write_atomically(folder / "error.txt", lambda file: file.write(text.encode()))
+        raise
 
 
 def build_model(config: RunConfig, task: Task, splits: Splits) -> SequenceModel:
@@ -174,45 +214,70 @@ def objective_of(task: Task) -> Objective:
     return Objective(task.loss, tuple(metric.name for metric in task.metrics), task.readout)
 
 
-def _train_and_test(
-    config: RunConfig,
-    folder: Path,
-    data_dir: str | Path | None,
-    progress: bool,
-    devices: int,
-    nodes: int,
-    callbacks: tuple[Any, ...],
-) -> Result:
-    task = TASKS[config.task]
-    splits = task.load(data_dir, **config.task_options)
-    model, objective = build_model(config, task, splits), objective_of(task)
-    label = f"{config.task} {config.model} {config.train.seed}"
-    fitted = fit(
-        model,
-        objective,
-        splits.train,
-        splits.validation,
-        config.train,
-        folder=folder,
-        progress=progress,
-        label=label,
-        devices=devices,
-        nodes=nodes,
-        callbacks=callbacks,
-    )
-    model.save(folder / "model.safetensors")
-    best = fitted.history[fitted.best_epoch]
-    seconds = [row["seconds"] for row in fitted.history]
-    return Result(
-        config=config,
-        test=evaluate(model, objective, splits.test),
-        validation={k.removeprefix("validation_"): v for k, v in best.items() if k.startswith("validation_")},
-        best_epoch=fitted.best_epoch,
-        epochs=len(fitted.history),
-        parameters=sum(p.numel() for p in model.parameters()),
-        seconds_per_epoch=sum(seconds) / len(seconds),
-        events_per_second=splits.train.num_events * len(seconds) / sum(seconds),
-    )
+@dataclass(frozen=True)
+class _Training:
+    """The part of a run that learns, on however many processes."""
+
+    config: RunConfig
+    folder: Path
+    data_dir: str | Path | None
+    progress: bool
+    devices: int = 1
+    nodes: int = 1
+    callbacks: tuple[Any, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the run's files: of a data-parallel run, the first process does."""
+        ranks = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+        return self.devices * self.nodes == 1 or all(rank == "0" for rank in ranks)
+
+    def finish(self) -> _Trained:
+        config, task = self.config, TASKS[self.config.task]
+        splits = task.load(self.data_dir, **config.task_options)
+        model, objective = build_model(config, task, splits), objective_of(task)
+        fitted = fit(
+            model,
+            objective,
+            splits.train,
+            splits.validation,
+            config.train,
+            folder=self.folder,
+            progress=self.progress and self.leads,
+            label=f"{config.task} {config.model} {config.train.seed}",
+            devices=self.devices,
+            nodes=self.nodes,
+            callbacks=self.callbacks,
+        )
+        return _Trained(config, splits, model, objective, fitted)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    config: RunConfig
+    splits: Splits
+    model: SequenceModel
+    objective: Objective
+    fitted: Fitted
+
+    def test(self) -> Result:
+        """Look at the test split, for the first and only time."""
+        history = self.fitted.history
+        # The figures of the epoch whose weights are kept, so that validation and test speak of one model.
+        kept = history[self.fitted.best_epoch if self.config.train.restore_best else -1]
+        seconds = sum(row["seconds"] for row in history)
+        return Result(
+            config=self.config,
+            test=evaluate(self.model, self.objective, self.splits.test),
+            validation={
+                k.removeprefix("validation_"): v for k, v in kept.items() if k.startswith("validation_")
+            },
+            best_epoch=self.fitted.best_epoch,
+            epochs=len(history),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            seconds_per_epoch=seconds / len(history),
+            events_per_second=self.splits.train.num_events * len(history) / seconds,
+        )
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -111,6 +111,7 @@ class FixedStep:
     steps: int = 3
 
     def __post_init__(self) -> None:
+        _check_tableau(self.tableau)
         _check_count("steps", self.steps)
 
     def __call__(self, f: Field, y0: Tensor, timespans: Tensor, /, *drive: Tensor) -> Tensor:
@@ -136,13 +137,15 @@ class Exponential:
 
     The field gives its two parts as ``source, rate = field.semilinear(y, *drive)``.
 
-    For dy/dt = s(y) − r ⊙ y, one sub-step of length h with z = r·h is
+    For dy/dt = s(y) − r(y) ⊙ y, one sub-step of length h is, with z = r·h,
 
-        order 1:  y₁ = e^{−z} y + h φ₁(z) s(y),                        φ₁(z) = (1 − e^{−z}) / z
-        order 2:  y₂ = y₁ + h φ₂(z) (n(y₁) − s(y)),                    φ₂(z) = (1 − φ₁(z)) / z
+        order 1:  y₁ = e^{−z} y + h φ(z) s,      s = s(y),  r = r(y),      φ(z) = (1 − e^{−z}) / z
+        order 2:  the same from y, with the means of s and r at y and at y₁
 
-    where n(y₁) = s(y₁) − (r(y₁) − r) y₁ accounts for a rate that changes with the state (GRU-ODE). Order 1 is a
-    convex combination of y and s/r: bounded for any span, at Euler's cost (Cox & Matthews, 2002, ETD1 and ETD2RK).
+    Either is a convex combination of y and s/r, hence bounded for any span; order 1 at Euler's cost, order 2 at
+    Heun's. Order 1 is ETD1 of Cox & Matthews (2002). Order 2 is the Magnus method of a linear equation whose
+    coefficients move; their ETD2RK is as cheap, but where the rate changes with the state (GRU-ODE) it divides the
+    change by the first rate, and explodes on a long gap if that was small.
     """
 
     steps: int = 4
@@ -167,14 +170,11 @@ class Exponential:
 
     def _step(self, f: Any, y: Tensor, h: Tensor, drive: tuple[Tensor, ...]) -> Tensor:
         source, rate = f.semilinear(y, *drive)
-        z = rate * h
-        phi1 = _phi1(z)
-        y1: Tensor = torch.exp(-z) * y + h * phi1 * source
+        y1 = _relax(y, h, source, rate)
         if self.order == 1:
             return y1
         source1, rate1 = f.semilinear(y1, *drive)
-        y2: Tensor = y1 + h * _phi2(z, phi1) * (source1 - (rate1 - rate) * y1 - source)
-        return y2
+        return _relax(y, h, (source + source1) / 2, (rate + rate1) / 2)
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,7 @@ class Adaptive:
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
+        _check_tableau(self.tableau)
         _check_count("max_steps", self.max_steps)
         if self.tableau.error is None:
             raise ValueError(
@@ -209,6 +210,8 @@ class Adaptive:
     def _solve(
         self, f: Field, y0: Tensor, timespans: Tensor, drive: tuple[Tensor, ...], visit: Visit | None = None
     ) -> Tensor:
+        if not len(y0):
+            return y0.clone()
         rows = torch.arange(len(y0), device=y0.device)
         arrived: list[tuple[Tensor, Tensor]] = []
         y, spans, slope = y0, timespans, f(y0, *drive)
@@ -231,7 +234,8 @@ class Adaptive:
                 y, spans, slope = (t.index_select(0, keep) for t in (y, spans, slope))
                 rows, remaining, step = rows[keep], remaining[keep], step[keep]
                 drive = tuple(d.index_select(0, keep) for d in drive)
-            stuck = step <= torch.finfo(clock).eps
+            # A last step may be that short, when the one before ended a rounding error ahead of the end.
+            stuck = (step <= torch.finfo(clock).eps) & (step < remaining)
             if bool(stuck.any()):
                 self._fail(
                     int(stuck.nonzero()[0]),
@@ -260,7 +264,7 @@ class Adaptive:
         y1 = y + h * _combine(self.tableau.b, slopes)
         ratio = self._error_ratio(y, y1, h, slopes)
         accepted = ratio <= 1  # False for NaN
-        if not bool(torch.isfinite(y1).all()):
+        if not bool(accepted.all()) and not _all_finite(y1, *slopes):
             # torch.where would hide a rejected row's NaN from the value but not from the gradient: the same
             # steps again, of length 0 for the rejected rows, leave no trace of them.
             h = torch.where(accepted, spans, 0.0).unsqueeze(-1)
@@ -281,12 +285,19 @@ class Adaptive:
     def _error_ratio(self, y: Tensor, y1: Tensor, h: Tensor, slopes: Sequence[Tensor]) -> Tensor:
         assert self.tableau.error is not None
         error = h * _combine(self.tableau.error, slopes)
-        return _rms(error / (self.atol + self.rtol * torch.maximum(y.abs(), y1.abs())))
+        ratio = _rms(error / self._allowed(torch.maximum(y.abs(), y1.abs())))
+        return torch.where(
+            torch.isfinite(y1).all(-1), ratio, torch.inf
+        )  # beside an infinite y1 no error is large
+
+    def _allowed(self, size: Tensor) -> Tensor:
+        # Not 0 where atol and the state are: a unit that stays at 0 has an error of 0, and 0 / 0 would reject it.
+        return max(self.atol, torch.finfo(size.dtype).tiny) + self.rtol * size
 
     @torch.no_grad()
     def _first_step(self, y: Tensor, spans: Tensor, slope: Tensor) -> Tensor:
         """The step whose error is a hundredth of what is allowed, if all derivatives are like the first."""
-        change = _rms(slope * spans.unsqueeze(-1) / (self.atol + self.rtol * y.abs()))
+        change = _rms(slope * spans.unsqueeze(-1) / self._allowed(y.abs()))
         step = (0.01 / torch.nan_to_num(change, nan=torch.inf)) ** (1 / self.tableau.order)
         return torch.clamp(step, min=1e-6, max=1.0)
 
@@ -298,7 +309,7 @@ class Adaptive:
     def _fail(
         self, i: int, rows: Tensor, spans: Tensor, remaining: Tensor, step: Tensor, reason: str
     ) -> None:
-        span = float(spans[i])
+        span = float(spans[i].detach())
         raise SolverError(
             row=int(rows[i]),
             reached=span * (1 - float(remaining[i])),
@@ -336,7 +347,7 @@ class Adjoint:
         parameters = tuple(p for p in f.parameters() if p.requires_grad)
         solve: Callable[..., Tensor] = _AdjointSolve.apply
         y = solve(self.solver, f, parameters, y0, timespans, drive, *drive, *parameters)
-        return _finite(y, timespans, 1)
+        return _finite(y, timespans, _steps(self.solver))
 
 
 class _AdjointSolve(torch.autograd.Function):
@@ -365,7 +376,7 @@ class _AdjointSolve(torch.autograd.Function):
         state = ctx.solver._solve(
             backward.field, torch.cat([y, grad], -1), timespans, tuple(drive), backward.visit
         )
-        y0_grad = state[:, y.shape[-1] :]
+        y0_grad = _finite(state, timespans, _steps(ctx.solver))[:, y.shape[-1] :]
         return (None, None, None, y0_grad, span_grad, None, *backward.drive_grads, *backward.parameter_grads)
 
 
@@ -386,21 +397,29 @@ class _Backward:
         with torch.enable_grad():
             y = y.detach().requires_grad_()
             slope = self.f(y, *drive)
-            (pulled,) = torch.autograd.grad(slope, y, a)
-        return torch.cat([-slope.detach(), pulled], -1)
+            (pulled,) = _pull_back(slope, (y,), a)
+        return torch.cat([-slope.detach(), torch.zeros_like(y) if pulled is None else pulled], -1)
 
     def visit(self, point: Tensor, weight: Tensor, rows: Tensor, drive: tuple[Tensor, ...]) -> None:
         y, a = point.chunk(2, -1)
         with torch.enable_grad():
             drive = tuple(d.detach().requires_grad_() for d in drive)
             slope = self.f(y, *drive)
-            grads = torch.autograd.grad(slope, (*drive, *self.parameters), weight * a, allow_unused=True)
+            grads = _pull_back(slope, (*drive, *self.parameters), weight * a)
         for total, grad in zip(self.drive_grads, grads, strict=False):
             if grad is not None:
                 total.index_add_(0, rows, grad)
         for total, grad in zip(self.parameter_grads, grads[len(drive) :], strict=True):
             if grad is not None:
                 total += grad
+
+
+def _pull_back(slope: Tensor, inputs: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of ``inputs`` from that of the slope; None for those the field does not use."""
+    if not inputs or not slope.requires_grad:
+        return (None,) * len(inputs)
+    grads: tuple[Tensor | None, ...] = torch.autograd.grad(slope, inputs, weight, allow_unused=True)
+    return grads
 
 
 def readable(tensor: Tensor) -> bool:
@@ -447,22 +466,30 @@ def _reassemble(arrived: list[tuple[Tensor, Tensor]]) -> Tensor:
     return torch.cat([y for _, y in arrived]).index_select(0, torch.argsort(rows))
 
 
+def _all_finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in tensors)
+
+
 def _rms(x: Tensor) -> Tensor:
     return x.square().mean(-1).sqrt()
 
 
-def _phi1(z: Tensor) -> Tensor:
+def _relax(y: Tensor, h: Tensor, source: Tensor, rate: Tensor) -> Tensor:
+    """dy/dt = source − rate · y, solved exactly over ``h`` for a constant source and rate."""
+    z = rate * h
+    return torch.exp(-z) * y + h * _phi(z) * source
+
+
+def _phi(z: Tensor) -> Tensor:
     """(1 − e^{−z}) / z for z ≥ 0, with its limit and its gradient at 0."""
     small = z < torch.finfo(z.dtype).eps ** (1 / 3)  # where the series errs by less than a rounding
     safe = torch.where(small, 1.0, z)
     return torch.where(small, 1 - z / 2 + z * z / 6, -torch.expm1(-safe) / safe)
 
 
-def _phi2(z: Tensor, phi1: Tensor) -> Tensor:
-    """(1 − φ₁(z)) / z for z ≥ 0: its difference cancels earlier than φ₁'s."""
-    small = z < torch.finfo(z.dtype).eps ** (1 / 4)
-    safe = torch.where(small, 1.0, z)
-    return torch.where(small, 0.5 - z / 6 + z * z / 24, (1 - phi1) / safe)
+def _check_tableau(tableau: object) -> None:
+    if not isinstance(tableau, Tableau):
+        raise TypeError(f"tableau must be a Tableau, such as RK4 or DOPRI5 of lapse.solvers, got {tableau!r}")
 
 
 def _check_count(name: str, count: int) -> None:
@@ -478,10 +505,14 @@ def _check_spans(y0: Tensor, timespans: Tensor) -> None:
         )
 
 
+def _steps(solver: FixedStep | Adaptive) -> int:
+    return solver.steps if isinstance(solver, FixedStep) else 1
+
+
 def _finite(y: Tensor, timespans: Tensor, steps: int) -> Tensor:
     if readable(y) and not bool(torch.isfinite(y).all()):
         row = int((~torch.isfinite(y)).any(-1).nonzero()[0])
-        span = float(timespans[row])
+        span = float(timespans[row].detach())
         raise SolverError(
             row=row,
             reached=span,

@@ -31,7 +31,7 @@ class Walk:
         self.dense = order is None and batch_sizes == [len(lengths)] * width
         self.steps, self.rows = self._places()  # of everything walked, (N,) each; rows as sorted
         sizes = torch.tensor(batch_sizes)
-        self._begin = sizes.cumsum(0) - sizes  # where each step begins in the walk, (T,)
+        self.begin = sizes.cumsum(0) - sizes  # where each step begins in the walk, (T,)
 
     @staticmethod
     def of(input: Tensor | PackedSequence | None, lengths: Tensor | Sequence[int] | None) -> Walk:
@@ -52,13 +52,13 @@ class Walk:
 
     def flip(self) -> Tensor:
         """The walk of every row from its last valid step to its first; its own inverse, (N,)."""
-        return (self._begin[self.lengths[self.rows] - 1 - self.steps] + self.rows).to(self.device)
+        return (self.begin[self.lengths[self.rows] - 1 - self.steps] + self.rows).to(self.device)
 
     def reversed_spans(self, spans: Tensor) -> Tensor:
         """The gaps of the flipped walk: the same gap between the same two observations, and none at the start."""
         count = len(self.lengths)
         flipped = spans.index_select(0, self.flip())
-        previous = self._begin[self.steps[count:] - 1] + self.rows[count:]
+        previous = self.begin[self.steps[count:] - 1] + self.rows[count:]
         return torch.cat([spans.new_zeros(count), flipped.index_select(0, previous.to(self.device))])
 
     def gather(self, padded: Tensor | PackedSequence | None, name: str) -> Tensor:

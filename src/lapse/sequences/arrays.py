@@ -40,6 +40,7 @@ def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
         **rest,
     )
     _check_starts(sequences)
+    _check_static(sequences)
     return sequences
 
 
@@ -103,6 +104,17 @@ def _check_starts(s: Sequences) -> None:
             f"sequence {i} starts at {s.starts[i]}, after its first event at {first[i]}; "
             "a start must be finite and not after the first event"
         )
+
+
+def _check_static(s: Sequences) -> None:
+    if s.static is None or np.isfinite(s.static).all():
+        return
+    row, column = np.argwhere(~np.isfinite(s.static))[0]
+    assert s.ids is not None
+    raise ValueError(
+        f"static feature {s.static_features[column]!r} of id {plain(s.ids[row])!r} is {s.static[row, column]}, "
+        "expected a finite number, or NaN for what is not known"
+    )
 
 
 def read_arrays(

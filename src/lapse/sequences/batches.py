@@ -98,8 +98,10 @@ class LengthBatches(Sampler[list[int]]):
     """Positions of the sequences of each batch: like lengths together, every sequence once an epoch.
 
     The order is a function of `seed` and the epoch alone. A new pass is a new epoch; `set_epoch` jumps to
-    one, as Lightning does when it resumes. With several processes each takes every `replicas`-th batch; all
-    take equally many, so the last round may repeat batches.
+    one, as Lightning does when it resumes. With several processes a batch has `batch_size` rows for each of them
+    and is dealt out row by row, so that together they do what one process does with the larger batch; in the last
+    batch a process may get fewer rows, or none. Without `shuffle` nothing is dealt out: that is for evaluation,
+    and every process then comes to the same figures.
     """
 
     def __init__(
@@ -115,9 +117,7 @@ class LengthBatches(Sampler[list[int]]):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.lengths, self.batch_size, self.shuffle, self.seed = lengths, batch_size, shuffle, seed
-        ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.replicas = replicas or (torch.distributed.get_world_size() if ready else 1)
-        self.rank = rank if rank is not None else (torch.distributed.get_rank() if ready else 0)
+        self._place = None if replicas is None else (replicas, rank or 0)
         self.epoch = 0
 
     @property
@@ -128,23 +128,33 @@ class LengthBatches(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
+    def _replicas_and_rank(self) -> tuple[int, int]:
+        # Asked at every pass: loaders are built before the processes have found each other.
+        if self._place is not None:
+            return self._place
+        ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not ready or not self.shuffle:
+            return 1, 0
+        return torch.distributed.get_world_size(), torch.distributed.get_rank()
+
     def __len__(self) -> int:
-        total = -(-len(self.lengths) // self.batch_size)
-        return -(-total // self.replicas)
+        replicas, _ = self._replicas_and_rank()
+        return -(-len(self.lengths) // (self.batch_size * replicas))
 
     def __iter__(self) -> Iterator[list[int]]:
+        replicas, rank = self._replicas_and_rank()
         random = np.random.default_rng([self.seed, self.epoch])
         self.epoch += 1
-        batches = self._batches(random)
+        batches = self._batches(random, self.batch_size * replicas)
         if self.shuffle:
             batches = [batches[i] for i in random.permutation(len(batches))]
-        for turn in range(len(self)):
-            yield batches[(turn * self.replicas + self.rank) % len(batches)].tolist()
+        for batch in batches[: len(self)]:
+            yield batch[rank::replicas].tolist()
 
-    def _batches(self, random: np.random.Generator) -> list[Array]:
+    def _batches(self, random: np.random.Generator, size: int) -> list[Array]:
         jitter = random.uniform(1 - MIXING, 1 + MIXING, len(self.lengths)) if self.shuffle else 1.0
         order = np.argsort(self.lengths * jitter, kind="stable")
-        return np.split(order, range(self.batch_size, len(order), self.batch_size))
+        return np.split(order, range(size, len(order), size))
 
 
 class _PaddedItems(Dataset[Batch]):

@@ -142,8 +142,16 @@ class _PerSequence:
             table = np.column_stack([number_column(self.column(name)) for name in statics])
             found["static"], found["static_observed"] = split_missing(table)
         if group is not None:
-            found["groups"] = self.column(group).to_numpy()
+            found["groups"] = self._groups(group)
         return found
+
+    def _groups(self, name: str) -> Array:
+        groups = self.column(name).to_numpy()
+        if (bad := first_bad(pd.isna(groups))) is not None:
+            raise ValueError(
+                f"id {plain(self.ids[bad])!r} has no group (column {name!r} is null); give it one"
+            )
+        return np.asarray(groups)
 
 
 def _open(frame: Any, what: str) -> Frame:

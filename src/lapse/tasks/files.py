@@ -13,6 +13,7 @@ import hashlib
 import io
 import logging
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -139,7 +140,7 @@ def _download(file: DataFile, folders: list[Path]) -> Path:
     with writing(target) as partial:
         if not target.exists():
             _retrieve(file, partial, folders)
-            _verify(file, partial)
+            _verify(file, partial, target)
             os.replace(partial, target)
     return target
 
@@ -161,11 +162,17 @@ def _retrieve(file: DataFile, partial: Path, folders: list[Path]) -> None:
         ) from error
 
 
-def _verify(file: DataFile, path: Path) -> None:
-    if path.name.endswith((".zip", ".tar.gz")):
-        _checked(file, path, [members_digest(_members(path))])
-    else:
-        _checked(file, path, hash_all(_unzipped(path), file.digests))
+def _verify(file: DataFile, partial: Path, target: Path) -> None:
+    try:
+        if partial.name.endswith((".zip", ".tar.gz")):
+            _checked(file, partial, [members_digest(_members(partial))])
+        else:
+            _checked(file, partial, hash_all(_unzipped(partial), file.digests))
+    except DataFileError as error:
+        raise DataFileError(
+            f"what {file.url} sent was thrown away: it is damaged or not the expected file. "
+            f"Try again later, or put the right file at {target}. ({error})"
+        ) from error
 
 
 @contextmanager
@@ -178,11 +185,13 @@ def writing(target: Path) -> Iterator[Path]:
         locks = cache_folder() / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-        with (
-            FileLock(locks / f"{target.name}-{key}.lock"),
-            tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as folder,
-        ):
-            yield Path(folder) / target.name
+        prefix = f".partial-{key}-"
+        with FileLock(locks / f"{target.name}-{key}.lock"):
+            # Whoever left these was killed: the lock is ours now.
+            for stale in target.parent.glob(f"{prefix}*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+                yield Path(folder) / target.name
     except OSError as error:
         reason = "no space left" if error.errno == errno.ENOSPC else str(error)
         raise DataFileError(
@@ -199,10 +208,7 @@ def _unzipped(path: Path) -> bytes:
             unpacked = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, len(content), error) from error
-    if len(unpacked) > LARGEST:
-        raise DataFileError(
-            f"{path} unpacks to more than {LARGEST:,} bytes: not a file of this task; remove it"
-        )
+    _check_size(path, len(unpacked))
     return unpacked
 
 
@@ -235,22 +241,19 @@ def _zip_members(path: Path) -> Members:
 
 
 def _tar_members(path: Path) -> Members:
-    with tarfile.open(path, "r:gz") as archive:
-        members: Members = {}
-        total = 0
+    members: Members = {}
+    # Unpacked whole first: read as a stream, a tar file that lost its end goes unnoticed.
+    with tarfile.open(fileobj=io.BytesIO(_unzipped(path)), mode="r:") as archive:
         for info in archive:
             name = _inside(path, info.name)
             if info.isdir():
                 continue
             if not info.isfile():
-                raise DataFileError(
-                    f"{path} has an entry {info.name!r} that is no plain file; remove the archive"
-                )
-            _check_size(path, total := total + info.size)
+                raise DataFileError(f"{path} has an entry {info.name!r} that is no plain file; remove it")
             stream = archive.extractfile(info)
             assert stream is not None
             members[name] = stream.read()
-        return members
+    return members
 
 
 def _inside(path: Path, entry: str) -> str:
@@ -266,6 +269,4 @@ def _inside(path: Path, entry: str) -> str:
 
 def _check_size(path: Path, size: int) -> None:
     if size > LARGEST:
-        raise DataFileError(
-            f"{path} unpacks to more than {LARGEST:,} bytes: not a file of this task; remove it"
-        )
+        raise DataFileError(f"{path} unpacks to over {LARGEST:,} bytes: not a file of this task; remove it")

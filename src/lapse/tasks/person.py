@@ -29,14 +29,14 @@ from lapse.tasks.published import PUBLISHED
 from lapse.tasks.windows import windows
 
 FILE = DataFile(
-    path="person/ConfLongDemo_JSI.txt.gz",
+    path="person/ConfLongDemo_JSI.txt",
     # The second is the original at UCI; the first has its timestamps rebuilt to within 11 microseconds.
     digests=(
         "sha256:a6cee72a5c3d644a7085f457a3f23e3b09edd6835ad65957c78e48acc11784af",
         "md5:280a677ae0d673ec9a50ada480d8a529",
     ),
     url="https://archive.ics.uci.edu/ml/machine-learning-databases/00196/ConfLongDemo_JSI.txt",
-    other_paths=("person/ConfLongDemo_JSI.txt",),
+    other_paths=("person/ConfLongDemo_JSI.txt.gz",),
 )
 COLUMNS = ["recording", "tag", "ticks", "date", "x", "y", "z", "activity"]
 TAGS = ("010-000-024-033", "010-000-030-096", "020-000-033-111", "020-000-032-221")

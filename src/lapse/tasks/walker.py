@@ -17,7 +17,6 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,8 @@ FEATURES = (
 
 
 def load(data_dir: str | Path | None = None, *, generate: bool = False, seed: int = 0) -> Splits:
-    """`seed` is that of the generator; the authors' files have their own."""
+    if seed and not generate:
+        raise ValueError(f"seed={seed} is the generator's: pass generate=True, or leave it out")
     members, source = _generated(seed) if generate else read_archive(FILE, data_dir)
 
     def prepare() -> Splits:
@@ -72,17 +72,18 @@ def _generated(seed: int) -> tuple[Members, Source]:
     folder = cache_folder() / "walker" / f"generated-seed-{seed}"
     with writing(folder) as partial:
         if not folder.exists():
-            _simulator()(partial, seed=seed)
+            _simulate(partial, seed)
             os.replace(partial, folder)
     members = {path.name: path.read_bytes() for path in sorted(folder.glob("*.npy"))}
     return members, Source("generated rollouts", str(folder), members_digest(members))
 
 
-def _simulator() -> Any:
+def _simulate(folder: Path, seed: int) -> None:
     from importlib import import_module
 
     try:
-        return import_module("lapse.tasks.walker_simulator").generate
+        # gymnasium and MuJoCo are only asked for when it runs, so the call can fail to import as well.
+        import_module("lapse.tasks.walker_simulator").generate(folder, seed=seed)
     except ImportError as error:
         raise DataFileError(
             f"generating rollouts needs the simulator ({error}); install it with: pip install 'lapse[walker]'"

@@ -46,12 +46,13 @@ class Record(L.Callback):
         assert isinstance(learner, Learner)
         seconds = time.perf_counter() - self._began
         scores = learner.scores.values()
+        total, count, events = learner.epoch_totals()
         row = {
             "epoch": float(trainer.current_epoch),
-            "train_loss": learner.train_total / max(learner.train_count, 1),
+            "train_loss": total / max(count, 1),
             **{f"validation_{name}": value for name, value in scores.items()},
             "seconds": seconds,
-            "events_per_second": learner.events / seconds,
+            "events_per_second": events / seconds,
         }
         self.history.append(row)
         if self._is_better(scores[self.metric]):
@@ -76,6 +77,7 @@ class Record(L.Callback):
         if trainer.is_global_zero:
             partial.replace(self.folder / "last.ckpt")
             self.write_metrics()
+        trainer.strategy.barrier()  # no process goes on before the file has its name
 
     def write_metrics(self) -> None:
         assert self.folder is not None

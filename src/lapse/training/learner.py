@@ -41,6 +41,9 @@ class Learner(L.LightningModule):
         self.train_total, self.train_count, self.events = 0.0, 0, 0
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
+        if not len(batch):
+            # No row was left for this process in the last batch; it still takes part in averaging the gradients.
+            return self._nothing() / self._share(0)
         prediction, target = self.objective.valid(self.model(batch), batch)
         total = self.objective.total(prediction, target)
         if not bool(torch.isfinite(total)):
@@ -49,6 +52,17 @@ class Learner(L.LightningModule):
         self.train_count += len(target)
         self.events += int(batch.lengths.sum())
         return total / self._share(len(target))
+
+    def _nothing(self) -> Tensor:
+        return torch.stack([0.0 * p.sum() for p in self.model.parameters()]).sum()
+
+    def epoch_totals(self) -> tuple[float, int, int]:
+        """Loss, predictions and events of the epoch so far, over all processes."""
+        totals = torch.tensor([self.train_total, self.train_count, self.events], dtype=torch.float64)
+        if self.trainer.world_size > 1:
+            totals = totals.to(self.device)
+            torch.distributed.all_reduce(totals)
+        return float(totals[0]), int(totals[1]), int(totals[2])
 
     def _share(self, count: int) -> float:
         """How many predictions a process answers for: all of them, divided by the processes.

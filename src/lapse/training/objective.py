@@ -52,12 +52,13 @@ class Objective:
         from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision, MulticlassAccuracy
 
         makers: dict[str, Any] = {
-            "accuracy": lambda: MulticlassAccuracy(output_size, average="micro"),
+            "accuracy": lambda **k: MulticlassAccuracy(output_size, average="micro", **k),
             "mse": torchmetrics.MeanSquaredError,
             "auroc": BinaryAUROC,
             "auprc": BinaryAveragePrecision,
         }
-        return {name: makers[name]() for name in self.metrics}
+        # Every process of a data-parallel training evaluates everything: there is nothing to add up.
+        return {name: makers[name](sync_on_compute=False) for name in self.metrics}
 
 
 class Scores:

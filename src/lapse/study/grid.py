@@ -1,0 +1,55 @@
+"""Which runs a study consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lapse.runs import RunConfig
+
+# A run's config from task, model, seed and the settings that concern it.
+Configure = Callable[[str, str, int, list[str]], RunConfig]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every task with every model with every seed.
+
+    ``settings`` are ``NAME=VALUE`` for all runs, or ``WHICH:NAME=VALUE`` for the runs of one task or one model:
+    ``ode-lstm:form=autonomous``, ``walker:train.epochs=50``.
+    """
+
+    tasks: Sequence[str]
+    models: Sequence[str]
+    seeds: Sequence[int]
+    settings: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for setting in self.settings:
+            which = _which(setting)
+            if which and which not in (*self.tasks, *self.models):
+                raise ValueError(
+                    f"{setting!r} is for {which!r}, which is not in this study; "
+                    f"expected one of {', '.join((*self.tasks, *self.models))}"
+                )
+
+    def configs(self, configure: Configure) -> list[RunConfig]:
+        """Seed by seed, so that a study that is cut short has something of everything."""
+        return [
+            configure(task, model, seed, self._settings_for(task, model))
+            for seed in self.seeds
+            for task in self.tasks
+            for model in self.models
+        ]
+
+    def _settings_for(self, task: str, model: str) -> list[str]:
+        """The general ones first, so that what is said of one task or model has the last word."""
+        concerned = [s for s in self.settings if _which(s) in ("", task, model)]
+        return [s.removeprefix(f"{_which(s)}:") for s in sorted(concerned, key=lambda s: bool(_which(s)))]
+
+
+def _which(setting: str) -> str:
+    """What stands before the colon, if that comes before the equals sign."""
+    name, _, _ = setting.partition("=")
+    which, colon, _ = name.partition(":")
+    return which if colon else ""

@@ -1,0 +1,158 @@
+"""What single layers promise beyond the contract that all of them share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import lapse
+from lapse.cells import RNNDecayCell
+
+
+def test_an_lstm_without_gaps_is_torchs():
+    torch.manual_seed(0)
+    layer, reference = lapse.AugmentedLSTM(3, 5), nn.LSTM(4, 5, batch_first=True)
+    gates = layer.cells[0].gates
+    reference.load_state_dict(
+        {
+            "weight_ih_l0": gates.weight_ih,
+            "weight_hh_l0": gates.weight_hh,
+            "bias_ih_l0": gates.bias,
+            "bias_hh_l0": torch.zeros(20),
+        }
+    )
+    input, gaps = torch.randn(2, 6, 3), torch.rand(2, 6)
+    expected, _ = reference(torch.cat([input, gaps.unsqueeze(-1)], -1))
+    for path in ("reference", "fused"):
+        with lapse.backend(path):
+            torch.testing.assert_close(layer(input, timespans=gaps)[0], expected)
+
+
+def test_gru_d_never_looks_at_what_was_not_observed():
+    torch.manual_seed(0)
+    layer = lapse.GRUD(3, 5, input_mean=torch.tensor([1.0, -1.0, 0.5]), dtype=torch.float64)
+    input, gaps = torch.randn(4, 6, 3, dtype=torch.float64), torch.rand(4, 6, dtype=torch.float64)
+    observed = torch.rand(4, 6, 3) < 0.5
+    results = []
+    for filler in (0.0, 7.0, torch.nan):
+        x = torch.where(observed, input, filler).requires_grad_()
+        output, _ = layer(x, timespans=gaps, observed=observed)
+        grads = torch.autograd.grad(output.sum(), [x, *layer.parameters()])
+        assert bool((grads[0][~observed] == 0).all())
+        results.append((output, *grads[1:]))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_gru_d_fades_a_missing_feature_from_its_last_value_to_its_mean():
+    layer = lapse.GRUD(1, 2, input_mean=torch.tensor([10.0]))
+    cell = layer.cells[0]
+    state = cell.initial_state(1)
+    step = torch.tensor([[3.0, 1.0]])
+    _, state = cell.step(step, state, torch.zeros(1))
+    assert state[1].item() == 3.0
+    _, state = cell.step(torch.tensor([[0.0, 0.0]]), state, torch.ones(1))
+    assert state[1].item() == 3.0
+    assert state[2].item() == 1.0
+    _, state = cell.step(torch.tensor([[0.0, 0.0]]), state, torch.ones(1))
+    assert state[2].item() == 2.0
+
+
+def test_gru_d_checks_its_mean():
+    with pytest.raises(ValueError, match=r"input_mean must have shape \(3,\), got \(2,\)"):
+        lapse.GRUD(3, 5, input_mean=torch.zeros(2))
+
+
+def test_any_cell_can_be_stacked():
+    layer = lapse.RNN(3, 5, 2, cell=RNNDecayCell, bidirectional=True)
+    output, h_n = layer(torch.randn(2, 4, 3))
+    assert output.shape == (2, 4, 10)
+    assert h_n.shape == (4, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"form": "drivn"}, "form must be one of 'driven', 'autonomous', got 'drivn'"),
+        ({"solver": "rk5"}, "solver must be one of 'euler'.*got 'rk5'"),
+        ({"num_layers": 0}, "num_layers must be a whole number of at least 1, got 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+    ],
+)
+def test_wrong_settings_say_what_is_right(settings, message):
+    with pytest.raises(ValueError, match=message):
+        lapse.ODELSTM(3, 5, **settings)
+
+
+def test_solvers_go_by_name():
+    assert lapse.ODELSTM(3, 5, solver="rk4").cells[0].solver == lapse.FixedStep(lapse.RK4, 3)
+    assert lapse.GRUODE(3, 5, solver=lapse.Exponential(2)).cells[0].solver == lapse.Exponential(2)
+
+
+def test_a_solver_error_names_the_callers_row():
+    torch.manual_seed(0)
+    layer = lapse.CTRNN(1, 4, solver=lapse.FixedStep(lapse.EULER, 400))
+    gaps = torch.ones(3, 4)
+    gaps[2, 0] = 1e6  # rows are walked 1, 2, 0: the error must still say 2
+    with pytest.raises(lapse.SolverError, match=r"row 2: the state is not finite.*Exponential") as caught:
+        layer(torch.randn(3, 4, 1), timespans=gaps, lengths=[2, 4, 3])
+    assert caught.value.timespan == 1e6
+
+
+def test_the_backend_can_be_chosen_and_is_put_back():
+    layer, input = lapse.RNN(3, 5, cell=_Subclass), torch.randn(2, 4, 3)
+    with (
+        lapse.backend("fused"),
+        pytest.raises(RuntimeError, match="no fused kernel covers this call of _Subclass"),
+    ):
+        layer(input)
+    layer(input)
+    with pytest.raises(ValueError, match="backend must be 'auto', 'fused' or 'reference', got 'fast'"):
+        lapse.backend("fast")
+
+
+class _Subclass(RNNDecayCell):
+    """A subclass may compute something else, so no kernel of its parent may serve it."""
+
+
+def test_packed_input_knows_its_lengths():
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 2), torch.randn(2, 2)])
+    other = nn.utils.rnn.pack_sequence([torch.rand(3), torch.rand(1)])
+    layer = lapse.RNNDecay(2, 4)
+    with pytest.raises(ValueError, match="a PackedSequence knows its lengths"):
+        layer(packed, lengths=[3, 2])
+    with pytest.raises(ValueError, match="timespans is packed with other lengths than input"):
+        layer(packed, timespans=other)
+    with pytest.raises(ValueError, match=r"packed timespans must hold one gap a step, \(N,\), got \(5, 2\)"):
+        layer(packed, timespans=packed)
+
+
+def test_a_layer_shows_its_sizes():
+    layer = lapse.ODELSTM(3, 5, 2, dropout=0.1, bidirectional=True, batch_first=False)
+    expected = "3, 5, num_layers=2, batch_first=False, dropout=0.1, bidirectional=True"
+    assert layer.extra_repr() == expected
+    assert "Gates(3, 5, count=4)" in repr(layer)
+    assert repr(layer.cells[0]).startswith("ODELSTMCell(")
+
+
+def test_long_gaps_do_not_explode_by_default():
+    """One patient who comes back after a week: Euler fails, the default does not notice."""
+    torch.manual_seed(0)
+    gaps = torch.tensor([[0.0, 1.0, 168.0, 1.0]])
+    input = torch.randn(1, 4, 3)
+    output, _ = lapse.ODELSTM(3, 16)(input, timespans=gaps)
+    assert float(output.detach().abs().max()) <= 1.0
+    euler, _ = lapse.ODELSTM(3, 16, solver="euler")(input, timespans=gaps)
+    assert float(euler.detach().abs().max()) > 1e3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_a_compiled_layer_trains_like_an_eager_one():
+    torch.manual_seed(0)
+    layer, input, gaps = lapse.ODELSTM(3, 8), torch.randn(4, 5, 3), torch.rand(4, 5)
+    compiled = torch.compile(layer)
+    eager = torch.autograd.grad(layer(input, timespans=gaps)[0].sum(), layer.parameters())
+    traced = torch.autograd.grad(compiled(input, timespans=gaps)[0].sum(), layer.parameters())
+    torch.testing.assert_close(traced, eager)

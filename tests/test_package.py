@@ -1,0 +1,44 @@
+"""The package as a whole: what it exports, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import lapse
+
+ELEVEN = {
+    "ode-rnn": lapse.ODERNN,
+    "ct-rnn": lapse.CTRNN,
+    "lstm": lapse.AugmentedLSTM,
+    "ct-gru": lapse.CTGRU,
+    "rnn-decay": lapse.RNNDecay,
+    "bidirectional": lapse.CoupledLSTMODERNN,
+    "gru-d": lapse.GRUD,
+    "phased-lstm": lapse.PhasedLSTM,
+    "gru-ode": lapse.GRUODE,
+    "ct-lstm": lapse.CTLSTM,
+    "ode-lstm": lapse.ODELSTM,
+}
+
+
+def test_the_registry_is_the_papers_table():
+    assert lapse.MODELS == ELEVEN
+    assert list(lapse.MODELS) == list(ELEVEN)
+
+
+def test_import_is_light():
+    """At most 0.3 s beside torch; the heavy libraries load where they are used."""
+    code = (
+        "import time, sys, torch; began = time.process_time(); import lapse; took = time.process_time() - began; "
+        "heavy = {'pandas', 'sklearn', 'lightning', 'matplotlib', 'pooch', 'scipy'} & set(sys.modules); "
+        "print(took, *heavy)"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert all(len(run) == 1 for run in runs), f"imported with lapse: {runs}"
+    assert min(float(run[0]) for run in runs) < 0.3

@@ -37,15 +37,19 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs go.")] = Path("lapse-demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs and the page go.")] = Path(
+        "lapse-demo"
+    ),
 ) -> None:
-    """Train two models on small irregular data and compare them; nothing is downloaded.
+    """The product in two minutes: four models on irregular events, a table, curves and a page; no download.
 
     Example: `lapse demo`
     """
     from lapse.demo import demo as run_demo
 
-    run_demo(output)
+    outcome = run_demo(output)
+    if outcome.failed:
+        _fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
 
 
 @app.command("list")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -268,3 +269,18 @@ def test_every_model_has_its_two_colours() -> None:
 
     assert set(style.MODELS) == set(theme.DARK_MODELS) == set(MODELS)
     assert len({theme.model_colour(model) for model in MODELS}) == len(MODELS)
+
+
+DOCS = (Path(__file__).parents[1] / "docs" / "reading-results.md").read_text()
+
+
+@pytest.mark.parametrize(("named", "key"), re.findall(r"pytest (tests/\w+\.py) -k (\w+)", DOCS))
+def test_the_tests_that_the_documentation_names_exist(named: str, key: str) -> None:
+    assert re.search(rf"def test_\w*{key}", (Path(__file__).parents[1] / named).read_text())
+
+
+def test_the_documentation_names_every_baseline_and_format() -> None:
+    from lapse.report.baselines import BASELINES
+
+    assert all(f"| {name} |" in DOCS for name in BASELINES)
+    assert all(name in DOCS for name in formats.FORMATS if name != "rich")

@@ -14,6 +14,7 @@ import typer
 
 app = typer.Typer(
     help="Neural networks that know how much time has passed: learning from irregularly-sampled time series.",
+    epilog="Example: `lapse demo`, then `lapse COMMAND --help`",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -306,7 +307,9 @@ def report(
 ) -> None:
     """One HTML page of a folder of runs: tables, curves, data, configs. It needs no network and no other file.
 
-    Figures of `lapse gradients -o DIR/gradients` are taken in. Example: `lapse report runs -o page.html`
+    Figures of `lapse gradients -o DIR/gradients` are taken in.
+
+    Example: `lapse report runs -o page.html`
     """
     from rich.console import Console
 

@@ -512,17 +512,21 @@ def _steps(solver: FixedStep | Adaptive) -> int:
 def _finite(y: Tensor, timespans: Tensor, steps: int) -> Tensor:
     if readable(y) and not bool(torch.isfinite(y).all()):
         row = int((~torch.isfinite(y)).any(-1).nonzero()[0])
-        span = float(timespans[row].detach())
-        raise SolverError(
-            row=row,
-            reached=span,
-            timespan=span,
-            step_size=span / steps,
-            reason="the state is not finite",
-            remedy="Its start, its input or the weights are not finite already, or the steps are too long for the "
-            "field: take more steps, use Exponential (damped fields, any gap) or Adaptive, or clip the gradients.",
-        )
+        raise not_finite(row, float(timespans[row].detach()), steps)
     return y
+
+
+def not_finite(row: int, span: float, steps: int) -> SolverError:
+    """The failure of a solve in ``steps`` sub-steps that arrived at a state which is not finite."""
+    return SolverError(
+        row=row,
+        reached=span,
+        timespan=span,
+        step_size=span / steps,
+        reason="the state is not finite",
+        remedy="Its start, its input or the weights are not finite already, or the steps are too long for the "
+        "field: take more steps, use Exponential (damped fields, any gap) or Adaptive, or clip the gradients.",
+    )
 
 
 # One ready-made solver a name, for command lines and configs; any other setting is one constructor call away.

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from lapse.cells import AugmentedLSTMCell, Cell, State
+from lapse.kernels.fused import Fused
+from lapse.kernels.fused import recompute as recompute
 from lapse.kernels.reference import unroll as unroll_reference
+from lapse.kernels.steps import STEPS
 from lapse.kernels.torch_lstm import TorchLSTM
 
 
@@ -29,7 +32,7 @@ class Kernel(Protocol):
 Backend = Literal["auto", "fused", "reference"]
 
 # A fused kernel serves exactly one type of cell: a subclass may compute something else.
-FUSED: dict[type[Cell], Kernel] = {AugmentedLSTMCell: TorchLSTM()}
+FUSED: dict[type[Cell], Kernel] = {AugmentedLSTMCell: TorchLSTM(), **dict.fromkeys(STEPS, Fused())}
 
 _backend: ContextVar[Backend] = ContextVar("lapse_backend", default="auto")
 

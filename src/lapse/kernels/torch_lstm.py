@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from lapse.cells import AugmentedLSTMCell, Cell, State
-
-
-def plain_autograd() -> bool:
-    """Whether only reverse-mode autograd is at work: no function transform and no forward mode."""
-    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
+from lapse.kernels.plain import plain_autograd
 
 
 class TorchLSTM:

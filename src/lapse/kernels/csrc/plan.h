@@ -1,0 +1,124 @@
+// The step of a cell as data: registers, parameters and a list of operations. lapse/kernels/program.py writes it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "vector.h"
+
+namespace lapse {
+
+// One operation on whole blocks of rows. `add[i]` says that the adjoint of reg[i] already holds a share when the backward
+// pass comes here, so that nothing needs to be zeroed first.
+struct Op {
+  int32_t code;
+  int32_t reg[14];
+  int32_t add[14];
+  int32_t par[4];
+  double num[8];
+};
+
+constexpr int32_t kBefore = 1 << 16;  // a register as the previous step left it
+constexpr int32_t kNone = -1;
+
+struct Register {
+  int32_t size;
+  int32_t saved;  // 0: not needed by the backward pass, never written to the tape
+};
+
+// A parameter: `segments` matrices of rows x columns one below the other (columns = 0: vectors), as they lie in tensor
+// `tensor` from `offset` on, `stride` from row to row.
+struct Parameter {
+  int32_t tensor, segments, rows, columns, stride, offset;
+};
+
+// How a tensor outside is spread over registers: element (row, segment, unit).
+struct Port {
+  int32_t reg, segments, row_stride, segment_stride, unit_stride;
+};
+
+template <class T>
+inline long padded(long size) {
+  return (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
+template <class T>
+struct Plan {
+  std::vector<Op> ops;
+  std::vector<Register> registers;
+  std::vector<Parameter> parameters;
+  std::vector<Port> states;
+  Port input;
+  std::vector<int32_t> unread;  // states whose old value no operation reads: their adjoints are zero
+
+  std::vector<long> width;   // of each register's rows, padded
+  std::vector<long> column;  // where it begins, in elements per row: of a record if saved, of the temporaries otherwise
+  std::vector<long> place;   // the same among all registers, for adjoints
+  std::vector<long> state_column;
+  long record_width = 0, temporary_width = 0, adjoint_width = 0, state_width = 0;
+  std::vector<long> forward_pack, backward_pack, gradient;  // where each parameter begins
+  long packed_size = 0, gradient_size = 0;
+
+  bool is_input(int32_t reg) const { return reg >= input.reg && reg < input.reg + input.segments; }
+
+  void arrange() {
+    for (const Register& r : registers) {
+      const long w = padded<T>(r.size);
+      width.push_back(w);
+      place.push_back(adjoint_width);
+      adjoint_width += w;
+      long& end = r.saved ? record_width : temporary_width;
+      column.push_back(end);
+      end += w;
+    }
+    for (const Port& s : states) {
+      state_column.push_back(state_width);
+      state_width += s.segments * width[s.reg];
+    }
+    for (const Parameter& p : parameters) {
+      const long wide = padded<T>(p.rows);
+      forward_pack.push_back(packed_size);
+      packed_size += p.columns ? p.segments * p.columns * wide : p.segments * wide;
+      gradient.push_back(gradient_size);
+      gradient_size += p.columns ? p.segments * p.rows * padded<T>(p.columns) : p.segments * wide;
+    }
+    for (const Parameter& p : parameters) {
+      backward_pack.push_back(packed_size);
+      packed_size += p.columns ? p.segments * p.rows * padded<T>(p.columns) : 0;
+    }
+  }
+};
+
+// Everything an operation sees: the rows that are alive at one step of one block.
+template <class T>
+struct Step {
+  const Plan<T>* plan;
+  const T* packed;
+  T* gradients;
+  long rows;         // alive now
+  long block;        // the most that this block ever had: the stride of temporaries and adjoints
+  T* now;            // this step's record, and the previous one's
+  T* before;
+  long before_rows;
+  T* temporaries;
+  T* adjoints;
+  T* adjoints_before;
+  const T* spans;
+  T* span_gradients;
+  bool input_gradient;
+  long failed_row;
+
+  long width(int32_t ref) const { return plan->width[ref & ~kBefore]; }
+  T* value(int32_t ref) const {
+    const int32_t r = ref & ~kBefore;
+    if (ref & kBefore) return before + before_rows * plan->column[r];
+    return plan->registers[r].saved ? now + rows * plan->column[r] : temporaries + block * plan->column[r];
+  }
+  T* adjoint(int32_t ref) const {
+    return (ref & kBefore ? adjoints_before : adjoints) + block * plan->place[ref & ~kBefore];
+  }
+  const T* parameter(int32_t p) const { return packed + plan->forward_pack[p]; }
+  T* gradient(int32_t p) const { return gradients + plan->gradient[p]; }
+};
+
+}  // namespace lapse

@@ -1,0 +1,276 @@
+"""The fused loop behind ``unroll``: a cell's program run over all steps at once, forward and backward."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import operator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lapse.cells import Cell, State
+from lapse.kernels import native
+from lapse.kernels.plain import plain_autograd
+from lapse.kernels.program import Program
+from lapse.kernels.reference import unroll as unroll_reference
+from lapse.kernels.steps import STEPS
+from lapse.kernels.workspace import borrow
+from lapse.solvers import not_finite
+
+BLOCK_ROWS = 32  # a block's records of one step stay in the second-level cache
+SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
+
+_every: ContextVar[int] = ContextVar("lapse_recompute", default=0)
+
+
+class recompute:
+    """Keep only every k-th state for the backward pass, and compute the steps between again:
+    ``with lapse.kernels.recompute(every=64):``. Memory falls by about k, for one more forward pass.
+    """
+
+    def __init__(self, every: int) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
+        self._token = _every.set(every)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _every.reset(self._token)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a call needs beside its tensors."""
+
+    cell: Cell
+    program: Program
+    plan: native.Plan
+    batch_sizes: list[int]
+    states: int
+    every: int
+
+
+class Fused:
+    """The fused loop for one type of cell."""
+
+    def covers(self, cell: Cell, input: Tensor, state: State, timespans: Tensor) -> bool:
+        if input.dtype not in (torch.float32, torch.float64) or not plain_autograd():
+            return False
+        program = program_of(cell)
+        if program is None or _hooked(cell):
+            return False
+        tensors = (input, timespans, *state, *tensors_of(cell, program))
+        return all(_plain(t, input.dtype) for t in tensors) and native.library() is not None
+
+    def __call__(
+        self, cell: Cell, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int]
+    ) -> tuple[Tensor, State]:
+        program = program_of(cell)
+        assert program is not None
+        job = _Job(cell, program, plan_of(cell, input.dtype), batch_sizes, len(state), _every.get())
+        run: Any = _Unroll.apply
+        output, *final = run(job, input, timespans, *state, *tensors_of(cell, program))
+        return output, tuple(final)
+
+
+@dataclass
+class _Prepared:
+    """A cell's program for its solver, and the plans made of it."""
+
+    solver: object
+    program: Program | None
+    plans: dict[torch.dtype, native.Plan] = field(default_factory=dict)
+
+
+# Beside the cells, not inside them: plans are pointers, which a copied or pickled cell must not take along.
+_prepared: WeakKeyDictionary[Cell, _Prepared] = WeakKeyDictionary()
+
+
+def _prepare(cell: Cell) -> _Prepared:
+    kept = _prepared.get(cell)
+    solver = getattr(cell, "solver", None)
+    if kept is None or kept.solver is not solver:
+        program = STEPS[type(cell)](cell)
+        kept = _prepared[cell] = _Prepared(solver, program and program.finish())
+    return kept
+
+
+def program_of(cell: Cell) -> Program | None:
+    """The cell's step as operations; None if they do not cover its solver."""
+    return _prepare(cell).program
+
+
+def plan_of(cell: Cell, dtype: torch.dtype) -> native.Plan:
+    kept = _prepare(cell)
+    assert kept.program is not None
+    if dtype not in kept.plans:
+        kept.plans[dtype] = native.Plan(kept.program, dtype)
+    return kept.plans[dtype]
+
+
+def tensors_of(cell: Cell, program: Program) -> list[Tensor]:
+    return [operator.attrgetter(name)(cell) for name, _ in program.tensors]
+
+
+def _plain(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
+        and tensor.dtype == dtype
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+    )
+
+
+def _hooked(cell: Cell) -> bool:
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in cell.modules())
+
+
+def _transformed(tensors: tuple[Tensor, ...], program: Program) -> list[Tensor]:
+    functions = {"": lambda t: t, "softplus": F.softplus, "exp": torch.exp}
+    return [functions[f](t.detach()).contiguous() for t, (_, f) in zip(tensors, program.tensors, strict=True)]
+
+
+def _untransform(grad: Tensor, tensor: Tensor, transform: str) -> Tensor:
+    if transform == "softplus":
+        return grad * torch.sigmoid(tensor)
+    return grad * tensor.exp() if transform == "exp" else grad
+
+
+class _Frame:
+    """The arguments of one call of the library, and what keeps them alive."""
+
+    def __init__(self, job: _Job, input: Tensor, timespans: Tensor) -> None:
+        sizes = job.batch_sizes
+        steps, rows = len(sizes), sizes[0]
+        work = len(input) * job.program.multiplications
+        threads = torch.get_num_threads() if work > SMALL_CALL else 1
+        block = min(BLOCK_ROWS, -(-rows // threads))
+        threads = min(threads, -(-rows // block))
+        self.call = native.Call(steps, rows, block, threads, job.every)
+        self.sizes = (ctypes.c_int64 * steps)(*sizes)
+        self.offsets = (ctypes.c_int64 * steps)(*itertools.accumulate(sizes[:-1], initial=0))
+        self.alive: list[Any] = [input, timespans]
+        call = self.call
+        call.batch_sizes, call.offsets = ctypes.addressof(self.sizes), ctypes.addressof(self.offsets)
+        call.input, call.spans = input.data_ptr(), timespans.data_ptr()
+        call.parallel = native.parallel()
+
+    def pointers(self, tensors: list[Tensor | None]) -> int:
+        array = (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
+        self.alive += [array, tensors]
+        return ctypes.addressof(array)
+
+
+class _Unroll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, job: _Job, input: Tensor, timespans: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        x, spans = input.detach().contiguous(), timespans.detach().contiguous()
+        state = [s.detach().contiguous() for s in rest[: job.states]]
+        plan, dtype = job.plan, input.dtype
+        differentiable = any(ctx.needs_input_grad)
+        packed = borrow(plan.packed_size, dtype)
+        plan.pack(_transformed(rest[job.states :], job.program), packed, backward=differentiable)
+        frame = _Frame(job, x, spans)
+        tape_size, scratch_size, _ = plan.sizes(frame.call)
+        tape = borrow(tape_size if differentiable else 0, dtype)
+        scratch = borrow(scratch_size, dtype)
+        output = x.new_empty(len(x), job.cell.hidden_size)
+        final: list[Tensor | None] = [torch.empty_like(s) for s in state]
+        call = frame.call
+        call.output, call.packed, call.scratch = output.data_ptr(), packed.data_ptr(), scratch.data_ptr()
+        call.states, call.final_states = frame.pointers([*state]), frame.pointers(final)
+        call.tape = tape.data_ptr() if differentiable else None
+        plan.forward(plan.handle, ctypes.addressof(call))
+        if call.failed_step >= 0:
+            span = float(spans[frame.offsets[call.failed_step] + call.failed_row])
+            raise not_finite(call.failed_row, span, job.program.solver_steps)
+        ctx.job = job
+        ctx.save_for_backward(input, timespans, *rest, packed, tape)
+        return output, *(f for f in final if f is not None)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, packed, tape = ctx.saved_tensors
+        job: _Job = ctx.job
+        if torch.is_grad_enabled() or not plain_autograd() or not all(_plain(g, tape.dtype) for g in grads):
+            return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
+        return None, *_backward_fused(job, inputs, grads, ctx.needs_input_grad[1:], packed, tape)
+
+
+def _backward_fused(
+    job: _Job,
+    inputs: list[Tensor],
+    grads: tuple[Tensor, ...],
+    wanted: tuple[bool, ...],
+    packed: Tensor,
+    tape: Tensor,
+) -> list[Tensor | None]:
+    x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()
+    tensors = inputs[2 + job.states :]
+    contiguous = [g.contiguous() for g in grads]
+    frame, plan = _Frame(job, x, spans), job.plan
+    call = frame.call
+    call.input_gradient = int(wanted[0])
+    _, _, scratch_size = plan.sizes(call)
+    scratch = borrow(scratch_size, x.dtype)
+    d_input = torch.empty_like(x) if wanted[0] else None
+    d_spans = torch.empty_like(spans)
+    d_states: list[Tensor | None] = [torch.empty_like(g) for g in contiguous[1:]]
+    d_tensors = [
+        torch.empty_like(t, memory_format=torch.contiguous_format) if w else None
+        for t, w in zip(tensors, wanted[2 + job.states :], strict=True)
+    ]
+    call.packed, call.tape, call.scratch = packed.data_ptr(), tape.data_ptr(), scratch.data_ptr()
+    call.d_output = contiguous[0].data_ptr()
+    call.d_input = None if d_input is None else d_input.data_ptr()
+    call.d_spans = d_spans.data_ptr()
+    call.d_final_states, call.d_states = frame.pointers([*contiguous[1:]]), frame.pointers(d_states)
+    call.d_parameters = frame.pointers(d_tensors)
+    plan.backward(plan.handle, ctypes.addressof(call))
+    d_parameters = [
+        None if d is None else _untransform(d, t.detach(), transform)
+        for d, t, (_, transform) in zip(d_tensors, tensors, job.program.tensors, strict=True)
+    ]
+    return [d_input, d_spans, *d_states, *d_parameters]
+
+
+class _Loop(nn.Module):
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, *arguments: Any) -> tuple[Tensor, ...]:
+        output, state = unroll_reference(self.cell, *arguments)
+        return output, *state
+
+
+def _backward_reference(
+    job: _Job, inputs: list[Tensor], grads: tuple[Tensor, ...], wanted: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """The same gradients through the reference loop: what double backward and batched gradients need."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        if not create_graph:
+            inputs = [t.detach().requires_grad_(w) for t, w in zip(inputs, wanted, strict=True)]
+        x, spans, state, tensors = inputs[0], inputs[1], inputs[2 : 2 + job.states], inputs[2 + job.states :]
+        named = {f"cell.{name}": t for (name, _), t in zip(job.program.tensors, tensors, strict=True)}
+        outputs = torch.func.functional_call(
+            _Loop(job.cell), named, (x, tuple(state), spans, job.batch_sizes), strict=False
+        )
+        sources = [t for t, w in zip(inputs, wanted, strict=True) if w]
+        pulled = iter(
+            torch.autograd.grad(outputs, sources, grads, create_graph=create_graph, allow_unused=True)
+        )
+    return [next(pulled) if w else None for w in wanted]

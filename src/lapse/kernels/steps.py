@@ -1,0 +1,346 @@
+"""The step of every fused cell, put together from the operations of ``lapse.kernels.program``.
+
+One function a cell, in the order of its docstring's equations. They return None for a solver that the operations do
+not cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from lapse import cells
+from lapse.cells import Cell
+from lapse.kernels.program import BEFORE, NONE, Program
+from lapse.solvers import Exponential, FixedStep, Solver
+
+MOST_STAGES = 7  # of a tableau: num[] of an operation has room for that many weights
+
+
+class Field(Protocol):
+    """The right-hand side of an ODE, as operations."""
+
+    def prepare(self, p: Program, steps: int, order: int) -> None:
+        """What all sub-steps of a gap share, for an exponential integrator of this order."""
+
+    def slope(self, p: Program, y: int, steps: int) -> int:
+        """A register with dy/dt at ``y``."""
+        ...
+
+    def exponential(self, p: Program, y: int, out: int, steps: int) -> bool:
+        """One exponential sub-step; False if the field has none of the order asked for."""
+        ...
+
+
+class TanhField:
+    """s ⊙ tanh(drive + R h) − τ ⊙ h; without τ if not ``damped``."""
+
+    def __init__(self, p: Program, size: int, name: str, drive: int, damped: bool) -> None:
+        self.size, self.drive = size, drive
+        self.weight = p.matrix(f"{name}.gates.weight_hh", size, size)
+        self.scale = p.vector(f"{name}.scale", size)
+        self.rate = p.vector(f"{name}.decay", size, transform="softplus") if damped else NONE
+        self.order = 0
+
+    def prepare(self, p: Program, steps: int, order: int) -> None:
+        self.order = order
+        if self.rate == NONE:
+            return
+        self.e, self.phi1 = p.register(self.size), p.register(self.size)
+        self.phi2 = p.register(self.size) if order == 2 else NONE
+        p.emit("Damping", self.e, self.phi1, self.phi2, parameters=[self.rate], numbers=[steps])
+
+    def _inner(self, p: Program, y: int) -> int:
+        u = p.register(self.size)
+        p.linear(u, y, self.weight, base=self.drive)
+        return u
+
+    def slope(self, p: Program, y: int, steps: int) -> int:
+        u, k = self._inner(p, y), p.register(self.size, saved=False)
+        silent = (1,) if self.rate == NONE else ()
+        p.emit("TanhSlope", u, y, k, parameters=[self.scale, self.rate], numbers=[steps], silent=silent)
+        return k
+
+    def exponential(self, p: Program, y: int, out: int, steps: int) -> bool:
+        if self.rate == NONE or self.order != 1:
+            return False
+        u = self._inner(p, y)
+        first = out if self.order == 1 else p.register(self.size)
+        p.emit("TanhExponential", u, y, first, self.e, self.phi1, parameters=[self.scale])
+        if self.order == 2:
+            u1 = self._inner(p, first)
+            p.emit("TanhCorrection", u1, first, out, u, self.phi2, parameters=[self.scale])
+        return True
+
+
+class MLPField:
+    """V tanh(U h + a) + b"""
+
+    def __init__(self, p: Program, size: int, name: str) -> None:
+        self.size = size
+        self.maps = [
+            (p.matrix(f"{name}.{part}.weight", size, size), p.vector(f"{name}.{part}.bias", size))
+            for part in ("inner", "outer")
+        ]
+
+    def prepare(self, p: Program, steps: int, order: int) -> None:
+        pass
+
+    def slope(self, p: Program, y: int, steps: int) -> int:
+        inner, k = p.register(self.size), p.register(self.size)
+        (u, a), (v, b) = self.maps
+        p.linear(inner, y, u, bias=a)
+        p.emit("Tanh", inner)
+        p.linear(k, inner, v, bias=b)
+        p.emit("PlainSlope", k, numbers=[steps])
+        return k
+
+    def exponential(self, p: Program, y: int, out: int, steps: int) -> bool:
+        return False
+
+
+class GRUField:
+    """(1 − z) ⊙ (g − h), driven by reset, update and candidate."""
+
+    def __init__(self, p: Program, size: int, name: str, drive: int) -> None:
+        self.size, self.drive = size, drive
+        self.gates = p.matrix(f"{name}.gates.weight_hh", size, size, segments=2)
+        self.candidate = p.matrix(f"{name}.candidate.weight_hh", size, size)
+        self.order = 0
+
+    def prepare(self, p: Program, steps: int, order: int) -> None:
+        self.order = order
+
+    def _inner(self, p: Program, y: int) -> tuple[int, int]:
+        gates, reset, candidate = p.register(self.size, 2), p.register(self.size), p.register(self.size)
+        p.linear(gates, y, self.gates, base=self.drive)
+        p.emit("Reset", gates, y, reset)
+        p.linear(candidate, reset, self.candidate, base=self.drive + 2)
+        return gates + 1, candidate
+
+    def slope(self, p: Program, y: int, steps: int) -> int:
+        update, candidate = self._inner(p, y)
+        k = p.register(self.size, saved=False)
+        p.emit("GRUSlope", update, candidate, y, k, numbers=[steps])
+        return k
+
+    def exponential(self, p: Program, y: int, out: int, steps: int) -> bool:
+        if self.order != 1:
+            return False
+        update, candidate = self._inner(p, y)
+        p.emit("GRUExponential", update, candidate, y, out, numbers=[steps])
+        return True
+
+
+def solve(p: Program, solver: Solver, field: Field, size: int, y: int, out: int) -> bool:
+    """Move register ``y`` through the gap into ``out``; False if the operations do not cover the solver."""
+    if type(solver) is Exponential:
+        field.prepare(p, solver.steps, solver.order)
+    elif type(solver) is not FixedStep or len(solver.tableau.b) > MOST_STAGES:
+        return False
+    p.solver_steps = solver.steps
+    for i in range(solver.steps):
+        end = out if i == solver.steps - 1 else p.register(size)
+        if isinstance(solver, FixedStep):
+            runge_kutta(p, solver, field, size, y, end)
+        elif not field.exponential(p, y, end, solver.steps):
+            return False
+        y = end
+    p.emit("Check", out)
+    return True
+
+
+def runge_kutta(p: Program, solver: FixedStep, field: Field, size: int, y: int, out: int) -> None:
+    slopes: list[int] = []
+    a, b = solver.tableau.a, solver.tableau.b
+    # A last stage without weight is there for error estimates and for the next step of an adaptive solver.
+    stages = max(i for i, w in enumerate(b) if w != 0.0) + 1
+    for weights in a[:stages]:
+        point = y
+        if slopes:
+            point = p.register(size)
+            combine(p, solver.steps, point, y, slopes, weights)
+        slopes.append(field.slope(p, point, solver.steps))
+    combine(p, solver.steps, out, y, slopes, b[:stages])
+
+
+def combine(
+    p: Program, steps: int, out: int, y: int, slopes: Sequence[int], weights: Sequence[float]
+) -> None:
+    used = [(k, w) for k, w in zip(slopes, weights, strict=True) if w != 0.0]
+    p.emit("Combine", out, y, *(k for k, _ in used), numbers=[steps, *(w for _, w in used)])
+
+
+def gates(p: Program, size: int, name: str, count: int, sources: Sequence[tuple[int, int]], h: int) -> int:
+    """``count`` maps W x + R h + b side by side; ``sources`` are the registers and sizes that x is made of.
+
+    Without an ``h`` it is a drive, which is added to later: its own value is not needed again.
+    """
+    width = sum(n for _, n in sources)
+    y, offset = p.register(size, count, saved=h != NONE), 0
+    bias = p.vector(f"{name}.bias", size, count)
+    for i, (x, n) in enumerate(sources):
+        weight = p.matrix(f"{name}.weight_ih", size, n, segments=count, stride=width, offset=offset)
+        p.linear(y, x, weight, bias=bias if i == 0 else NONE, base=NONE if i == 0 else y)
+        offset += n
+    if h != NONE:
+        p.linear(y, h, p.matrix(f"{name}.weight_hh", size, size, segments=count), base=y)
+    return y
+
+
+def ode_lstm(cell: cells.ODELSTMCell) -> Program | None:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, c, proposal = p.state(n), p.state(n), p.register(n)
+    g = gates(p, n, "gates", 4, [(p.input_register, cell.input_size)], h | BEFORE)
+    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c, proposal)
+    drive = gates(p, n, "field.gates", 1, [(proposal, n)], NONE)
+    field = TanhField(p, n, "field", drive, damped=True)
+    return p if solve(p, cell.solver, field, n, h | BEFORE, h) else None
+
+
+def autonomous_ode_lstm(cell: cells.AutonomousODELSTMCell) -> Program | None:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, c, proposal = p.state(n), p.state(n), p.register(n)
+    g = gates(p, n, "gates", 4, [(p.input_register, cell.input_size)], h | BEFORE)
+    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c, proposal)
+    return p if solve(p, cell.solver, MLPField(p, n, "field"), n, proposal, h) else None
+
+
+def driven(cell: cells.CTRNNCell | cells.ODERNNCell) -> Program | None:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h = p.state(n)
+    drive = gates(p, n, "field.gates", 1, [(p.input_register, cell.input_size)], NONE)
+    field = TanhField(p, n, "field", drive, damped=isinstance(cell, cells.CTRNNCell))
+    return p if solve(p, cell.solver, field, n, h | BEFORE, h) else None
+
+
+def gru_ode(cell: cells.GRUODECell) -> Program | None:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, drive, x = p.state(n), p.register(n, 3, saved=False), p.input_register
+    for name, first, count in (("gates", 0, 2), ("candidate", 2, 1)):
+        bias = p.vector(f"field.{name}.bias", n, count)
+        weight = p.matrix(f"field.{name}.weight_ih", n, cell.input_size, segments=count)
+        p.linear(drive + first, x, weight, bias=bias)
+    return p if solve(p, cell.solver, GRUField(p, n, "field", drive), n, h | BEFORE, h) else None
+
+
+def jump_ode_rnn(cell: cells.JumpODERNNCell) -> Program | None:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, flowed = p.state(n), p.register(n)
+    if not solve(p, cell.solver, MLPField(p, n, "field"), n, h | BEFORE, flowed):
+        return None
+    bias, x = p.vector("jump.bias", n), p.input_register
+    p.linear(h, x, p.matrix("jump.weight_ih", n, cell.input_size), bias=bias)
+    p.linear(h, flowed, p.matrix("jump.weight_hh", n, n), base=h)
+    p.emit("Tanh", h)
+    return p
+
+
+def coupled(cell: cells.CoupledLSTMODERNNCell) -> Program | None:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, c, lstm, ode = (p.state(n) for _ in range(4))
+    x = (p.input_register, cell.input_size)
+    drive = gates(p, n, "field.gates", 1, [x, (lstm | BEFORE, n)], NONE)
+    g = gates(p, n, "gates", 4, [x, (ode | BEFORE, n)], lstm | BEFORE)
+    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c, lstm)
+    field = TanhField(p, n, "field", drive, damped=False)
+    if not solve(p, cell.solver, field, n, ode | BEFORE, ode):
+        return None
+    p.emit("Add", h, lstm, ode)
+    return p
+
+
+def rnn_decay(cell: cells.RNNDecayCell) -> Program:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, faded = p.state(n), p.register(n)
+    p.emit("Decay", h | BEFORE, faded, parameters=[p.vector("decay", n, transform="softplus")])
+    bias = p.vector("gates.bias", n)
+    p.linear(h, p.input_register, p.matrix("gates.weight_ih", n, cell.input_size), bias=bias)
+    p.linear(h, faded, p.matrix("gates.weight_hh", n, n), base=h)
+    p.emit("Tanh", h)
+    return p
+
+
+def ct_lstm(cell: cells.CTLSTMCell) -> Program:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, c, target, rate, gate = (p.state(n) for _ in range(5))
+    c1, h1 = p.register(n), p.register(n)
+    p.emit("MemoryDecay", c | BEFORE, target | BEFORE, rate | BEFORE, gate | BEFORE, c1, h1)
+    g = gates(p, n, "gates", 7, [(p.input_register, cell.input_size)], h1)
+    p.emit("MemoryUpdate", *range(g, g + 7), c1, target | BEFORE, h, c, target, rate, gate)
+    return p
+
+
+def phased_lstm(cell: cells.PhasedLSTMCell) -> Program:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, c, clock = p.state(n), p.state(n), p.state(1)
+    c1, h1 = p.register(n), p.register(n)
+    p.emit("Tick", clock, clock | BEFORE)
+    g = gates(p, n, "gates", 4, [(p.input_register, cell.input_size)], h | BEFORE)
+    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c1, h1)
+    vectors = [p.vector("log_period", n, transform="exp"), p.vector("shift", n)]
+    p.emit(
+        "PhasedBlend", clock, c | BEFORE, h | BEFORE, c1, h1, c, h,
+        parameters=vectors, numbers=[cell.ratio_on, cell.leak],
+    )  # fmt: skip
+    return p
+
+
+def gru_d(cell: cells.GRUDCell) -> Program:
+    n, i = cell.hidden_size, cell.input_size
+    p = Program(i, input_segments=2)
+    h, last, since = p.state(n), p.state(i), p.state(i)
+    x, m = p.input_register, p.input_register + 1
+    since1, x_hat, fading, h1, reset, candidate = (p.register(size) for size in (i, i, n, n, n, n))
+    p.emit("Tick", since1, since | BEFORE)
+    p.linear(fading, since1, p.matrix("hidden_decay.weight", n, i), bias=p.vector("hidden_decay.bias", n))
+    p.emit("Fade", fading, h | BEFORE, h1)
+    vectors = [p.vector(name, i) for name in ("input_decay_weight", "input_decay_bias", "input_mean")]
+    p.emit("Impute", x, m, since1, last | BEFORE, x_hat, last, since, parameters=vectors)
+    g = gates(p, n, "gates", 2, [(x_hat, i), (m, i)], h1)
+    p.emit("Reset", g + 1, h1, reset)
+    bias = p.vector("candidate.bias", n)
+    for k, source in enumerate((x_hat, m)):
+        weight = p.matrix("candidate.weight_ih", n, i, stride=2 * i, offset=k * i)
+        p.linear(candidate, source, weight, bias=NONE if k else bias, base=candidate if k else NONE)
+    p.linear(candidate, reset, p.matrix("candidate.weight_hh", n, n), base=candidate)
+    p.emit("Blend", g, candidate, h1, h)
+    return p
+
+
+def ct_gru(cell: cells.CTGRUCell) -> Program | None:
+    n, count, p = cell.hidden_size, len(cell.log_timescales), Program(cell.input_size)
+    if count > 32:  # kMostScales
+        return None
+    x, number = p.input_register, [count]
+    scales = [p.vector("log_timescales", count)]
+    h, traces = p.state(n), p.interleaved_state(n, count)
+    traces1, h1, read, q = p.register(n, count), p.register(n), p.register(n), p.register(n)
+    p.emit("TraceDecay", traces | BEFORE, traces1, h1, parameters=scales, numbers=number)
+    g = gates(p, n, "gates", 2, [(x, cell.input_size)], h1)
+    p.emit("TraceRead", g, traces1, read, parameters=scales, numbers=number)
+    bias = p.vector("candidate.bias", n)
+    p.linear(q, x, p.matrix("candidate.weight_ih", n, cell.input_size), bias=bias)
+    p.linear(q, read, p.matrix("candidate.weight_hh", n, n), base=q)
+    p.emit("Tanh", q)
+    p.emit("TraceStore", g + 1, q, traces1, traces, h, parameters=scales, numbers=number)
+    for op in p.ops:
+        places = {"TraceDecay": (0, 1), "TraceRead": (1,), "TraceStore": (2, 3)}.get(op.name, ())
+        op.groups = op.groups or dict.fromkeys(places, count)
+    return p
+
+
+STEPS: dict[type[Cell], Callable[[Any], Program | None]] = {
+    cells.ODELSTMCell: ode_lstm,
+    cells.AutonomousODELSTMCell: autonomous_ode_lstm,
+    cells.CTRNNCell: driven,
+    cells.ODERNNCell: driven,
+    cells.JumpODERNNCell: jump_ode_rnn,
+    cells.CoupledLSTMODERNNCell: coupled,
+    cells.GRUODECell: gru_ode,
+    cells.GRUDCell: gru_d,
+    cells.CTGRUCell: ct_gru,
+    cells.RNNDecayCell: rnn_decay,
+    cells.CTLSTMCell: ct_lstm,
+    cells.PhasedLSTMCell: phased_lstm,
+}

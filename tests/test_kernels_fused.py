@@ -1,0 +1,427 @@
+"""The fused loop against the reference: outputs, final states, every gradient, and what it leaves to the reference."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import lapse
+from lapse import cells
+from lapse.cells import Cell
+from lapse.kernels import FUSED, native, recompute, unroll, workspace
+from lapse.kernels.fused import Fused, program_of
+from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
+
+EXPLICIT: list[Solver | None] = [FixedStep(EULER, 4), FixedStep(HEUN, 1), FixedStep(RK4, 3)]
+DAMPED: list[Solver | None] = [*EXPLICIT, Exponential(4), Exponential(1)]
+SOLVERS: dict[type[Cell], list[Solver | None]] = {
+    cells.ODELSTMCell: [*DAMPED, FixedStep(DOPRI5, 1)],
+    cells.AutonomousODELSTMCell: EXPLICIT,
+    cells.CTRNNCell: DAMPED,
+    cells.ODERNNCell: EXPLICIT,
+    cells.JumpODERNNCell: EXPLICIT,
+    cells.CoupledLSTMODERNNCell: EXPLICIT,
+    cells.GRUODECell: [*EXPLICIT, Exponential(4)],
+    cells.GRUDCell: [None],
+    cells.CTGRUCell: [None],
+    cells.RNNDecayCell: [None],
+    cells.CTLSTMCell: [None],
+    cells.PhasedLSTMCell: [None],
+}
+CASES = [pytest.param(c, s, id=f"{c.__name__}-{s}") for c, solvers in SOLVERS.items() for s in solvers]
+DEFAULTS = [pytest.param(c, s[-1], id=c.__name__) for c, s in SOLVERS.items()]
+
+# Lengths: one row, one step, ones beside long rows, more rows than a block with a part of one left over.
+SHAPES = [
+    (1, 1, [1]),
+    (3, 5, [4, 4, 2, 1]),
+    (2, 17, [6] * 33 + [3] * 10 + [1]),
+    (9, 8, [2] * 3),
+    (4, 64, [3] * 70),
+]
+
+
+def make(cell_type: type[Cell], solver: Solver | None, input_size: int, hidden_size: int) -> Cell:
+    options = {} if solver is None else {"solver": solver}
+    cell = cell_type(input_size, hidden_size, **options)
+    with torch.no_grad():
+        for parameter in cell.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return cell
+
+
+def arguments(cell: Cell, lengths: list[int], dtype: torch.dtype) -> tuple[list[Tensor], list[int]]:
+    """Input, gaps (a zero among them) and initial states for sorted lengths, and the batch sizes."""
+    sizes = [sum(n > t for n in lengths) for t in range(max(lengths))]
+    x = torch.randn(sum(sizes), cell.input_size, dtype=dtype)
+    if isinstance(cell, cells.GRUDCell):
+        x = cell.prepare(x, torch.rand(x.shape) < 0.6)
+    spans = 1.5 * torch.rand(len(x), dtype=dtype)
+    spans[0] = 0
+    state = [0.5 * torch.rand(len(lengths), n, dtype=dtype) for n in cell.state_sizes]
+    return [x, spans, *state], sizes
+
+
+def everything(
+    backend: str, cell: Cell, inputs: list[Tensor], sizes: list[int], weights: list[Tensor]
+) -> dict[str, Tensor | None]:
+    inputs = [t.clone().requires_grad_() for t in inputs]
+    with lapse.backend(backend):  # type: ignore[arg-type]
+        output, final = unroll(cell, inputs[0], tuple(inputs[2:]), inputs[1], sizes)
+    names = [n for n, _ in cell.named_parameters()]
+    loss = sum((o * w).sum() for o, w in zip((output, *final), weights, strict=True))
+    grads = torch.autograd.grad(loss, [*inputs, *cell.parameters()], allow_unused=True)
+    keys = [
+        "output",
+        *cell.state_names,
+        "d input",
+        "d spans",
+        *(f"d {n}" for n in (*cell.state_names, *names)),
+    ]
+    return dict(zip(keys, (output.detach(), *(f.detach() for f in final), *grads), strict=True))
+
+
+def check_parity(cell: Cell, lengths: list[int], dtype: torch.dtype, threads: Sequence[int] = (1, 2)) -> None:
+    cell = cell.to(dtype)
+    inputs, sizes = arguments(cell, lengths, dtype)
+    weights = [torch.randn(len(inputs[0]), cell.hidden_size, dtype=dtype)]
+    weights += [torch.randn_like(s) for s in inputs[2:]]
+    expected = everything("reference", cell, inputs, sizes, weights)
+    tolerance = 1e-10 if dtype == torch.float64 else 3e-5
+    for count in threads:
+        with on_threads(count):
+            actual = everything("fused", cell, inputs, sizes, weights)
+        for name, a in actual.items():
+            e = expected[name]
+            assert a is not None
+            e = torch.zeros_like(a) if e is None else e
+            scale = float(e.abs().max()) + 1e-2
+            torch.testing.assert_close(
+                a / scale, e / scale, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def threads_for_any_call(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls of any size are split over threads if there are two; one is the rule, or the reference loop would wait."""
+    monkeypatch.setattr("lapse.kernels.fused.SMALL_CALL", -1)
+    with on_threads(1):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+@pytest.mark.parametrize(("cell_type", "solver"), CASES)
+def test_parity(cell_type: type[Cell], solver: Solver | None, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for input_size, hidden_size, lengths in SHAPES:
+        check_parity(make(cell_type, solver, input_size, hidden_size), lengths, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("cell_type", "solver"), CASES)
+def test_parity_of_random_shapes(cell_type: type[Cell], solver: Solver | None, seed: int) -> None:
+    torch.manual_seed(seed)
+    input_size, hidden_size, rows = (int(torch.randint(1, n, ())) for n in (20, 70, 100))
+    lengths = sorted(torch.randint(1, 12, (rows,)).tolist(), reverse=True)
+    check_parity(make(cell_type, solver, input_size, hidden_size), lengths, torch.float64)
+
+
+@pytest.mark.parametrize(("cell_type", "solver"), CASES)
+def test_gradcheck(cell_type: type[Cell], solver: Solver | None) -> None:
+    torch.manual_seed(0)
+    cell = make(cell_type, solver, 2, 3).double()
+    inputs, sizes = arguments(cell, [3, 2, 1], torch.float64)
+    inputs[1][0] = 0.3  # a difference quotient needs room on both sides
+    if isinstance(cell, cells.GRUDCell):
+        inputs[0][:, 2:] = 0.1 + 0.8 * torch.rand(len(inputs[0]), 2)
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        with lapse.backend("fused"):
+            output, final = unroll(cell, tensors[0], tensors[2 : 2 + states], tensors[1], sizes)
+        return output, *final
+
+    states = len(cell.state_names)
+    tensors = [t.requires_grad_() for t in inputs]
+    assert torch.autograd.gradcheck(run, (*tensors, *cell.parameters()), fast_mode=True)
+
+
+@pytest.mark.parametrize(("cell_type", "solver"), DEFAULTS)
+def test_recompute_gives_the_same_bits(cell_type: type[Cell], solver: Solver | None) -> None:
+    torch.manual_seed(0)
+    cell = make(cell_type, solver, 3, 9)
+    inputs, sizes = arguments(cell, [11] * 30 + [7] * 10 + [1] * 5, torch.float32)
+    weights = [torch.randn(len(inputs[0]), 9), *(torch.randn_like(s) for s in inputs[2:])]
+    plain = everything("fused", cell, inputs, sizes, weights)
+    for every in (1, 4, 11, 100):
+        with recompute(every=every):
+            again = everything("fused", cell, inputs, sizes, weights)
+        for name, value in plain.items():
+            assert torch.equal(again[name], value), f"{name}, every {every}"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_same_threads_same_bits(count: int) -> None:
+    torch.manual_seed(0)
+    cell = make(cells.ODELSTMCell, None, 3, 32)
+    inputs, sizes = arguments(cell, [9] * 100 + [4] * 50 + [1] * 20, torch.float32)
+    weights = [torch.randn(len(inputs[0]), 32), *(torch.randn_like(s) for s in inputs[2:])]
+    with on_threads(count):
+        first = everything("fused", cell, inputs, sizes, weights)
+        for _ in range(5):
+            for name, value in everything("fused", cell, inputs, sizes, weights).items():
+                assert torch.equal(value, first[name]), name
+
+
+def test_rows_do_not_depend_on_their_neighbours() -> None:
+    torch.manual_seed(0)
+    cell = make(cells.ODELSTMCell, None, 3, 32)
+    (x, spans, *state), sizes = arguments(cell, [4] * 70, torch.float32)
+    with lapse.backend("fused"), torch.no_grad():
+        output, _ = unroll(cell, x, tuple(state), spans, sizes)
+        alone, _ = unroll(cell, x[5::70], tuple(s[5:6] for s in state), spans[5::70], [1] * 4)
+    assert torch.equal(output[5::70], alone)
+
+
+@pytest.mark.parametrize("function", range(4), ids=["exp", "tanh", "sigmoid", "softplus"])
+def test_stated_error_of_the_elementary_functions(function: int) -> None:
+    """At most 2e-7, relative for exp and absolute for the others, which are bounded or follow their argument."""
+    library = native.library()
+    exact = [torch.exp, torch.tanh, torch.sigmoid, torch.nn.functional.softplus][function]
+    low, high = (-80.0, 80.0) if function == 0 else (-15.0, 15.0)
+    x = torch.linspace(low, high, 1 << 20)
+    y = torch.empty_like(x)
+    library.lapse_apply_f32(
+        function, ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_int64(len(x))
+    )
+    expected = exact(x.double())
+    error = (y.double() - expected).abs()
+    error = error / expected if function == 0 else error / expected.abs().clamp(min=1)
+    assert float(error.max()) <= 2e-7
+
+
+def test_not_a_number_stays_one() -> None:
+    cell = make(cells.CTLSTMCell, None, 1, 4)
+    (x, spans, *state), sizes = arguments(cell, [2, 2], torch.float32)
+    x[0] = torch.nan
+    with lapse.backend("fused"):
+        output, _ = unroll(cell, x, tuple(state), spans, sizes)
+    assert bool(output[0::2].isnan().all())
+    assert not bool(output[1::2].isnan().any())
+
+
+@pytest.mark.parametrize("solver", [FixedStep(EULER, 1), Exponential(2)], ids=str)
+def test_the_same_failure_as_the_reference(solver: Solver) -> None:
+    torch.manual_seed(0)
+    layer = lapse.CTRNN(1, 4, solver=solver)
+    x, spans = torch.randn(90, 5, 1), torch.ones(90, 5)
+    if isinstance(solver, Exponential):
+        x[70, 3], x[80, 3], x[3, 4] = torch.nan, torch.nan, torch.nan
+    else:
+        spans[80, 2:], spans[3, 3:] = 1e30, 1e30
+    messages = []
+    for backend, count in (("reference", 1), ("fused", 1), ("fused", 2)):
+        with lapse.backend(backend), on_threads(count), pytest.raises(lapse.SolverError) as caught:
+            layer(x, timespans=spans, lengths=[5] * 89 + [2])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1] == messages[2]
+
+
+def layer_and_data() -> tuple[lapse.ODELSTM, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return lapse.ODELSTM(2, 5, dtype=torch.float64), torch.randn(3, 4, 2).double(), torch.rand(3, 4).double()
+
+
+def test_double_backward() -> None:
+    layer, x, spans = layer_and_data()
+
+    def penalty(backend: str) -> list[Tensor]:
+        with lapse.backend(backend):  # type: ignore[arg-type]
+            leaf = x.clone().requires_grad_()
+            output, _ = layer(leaf, timespans=spans)
+            (grad,) = torch.autograd.grad(output.square().sum(), leaf, create_graph=True)
+            return list(torch.autograd.grad(grad.square().sum(), layer.parameters()))
+
+    for actual, expected in zip(penalty("fused"), penalty("reference"), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_gradgradcheck() -> None:
+    layer, x, spans = layer_and_data()
+    with lapse.backend("fused"):
+        assert torch.autograd.gradgradcheck(
+            lambda x, s: layer(x, timespans=s)[0],
+            (x.requires_grad_(), spans.requires_grad_()),
+            fast_mode=True,
+        )
+
+
+def test_double_backward_of_the_augmented_lstm() -> None:
+    torch.manual_seed(0)
+    layer, x = lapse.AugmentedLSTM(2, 5, dtype=torch.float64), torch.randn(3, 4, 2).double().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: layer(x)[0], (x,), fast_mode=True)
+
+
+def test_backward_twice_through_a_retained_graph() -> None:
+    layer, x, spans = layer_and_data()
+    with lapse.backend("fused"):
+        loss = layer(x, timespans=spans)[0].square().sum()
+    first = torch.autograd.grad(loss, list(layer.parameters()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(layer.parameters()))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_changed_parameter_is_noticed() -> None:
+    layer, x, spans = layer_and_data()
+    loss = layer(x, timespans=spans)[0].sum()
+    with torch.no_grad():
+        next(layer.parameters()).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_parameters_of_a_functional_call() -> None:
+    layer, x, spans = layer_and_data()
+    other = {n: (p + 0.1).detach().requires_grad_() for n, p in layer.named_parameters()}
+    results = []
+    for backend in ("reference", "auto"):
+        with lapse.backend(backend):
+            output, _ = torch.func.functional_call(layer, other, (x,), {"timespans": spans})
+        grads = torch.autograd.grad(output.sum(), list(other.values()), create_graph=True)
+        results.append([output, *grads])
+    for actual, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_batched_gradients() -> None:
+    layer, x, spans = layer_and_data()
+    jacobians = []
+    for backend in ("reference", "auto"):
+        with lapse.backend(backend):
+            jacobians.append(
+                torch.autograd.functional.jacobian(
+                    lambda x: layer(x, timespans=spans)[0][:, -1], x, vectorize=True
+                )
+            )
+    torch.testing.assert_close(jacobians[1], jacobians[0])
+
+
+# Some transforms load torch's own TorchScript decompositions, which torch now warns about.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_function_transforms_take_the_reference() -> None:
+    layer, x, spans = layer_and_data()
+
+    def last(x: Tensor) -> Tensor:
+        return layer(x, timespans=spans)[0][:, -1].sum(0)
+
+    expected = torch.autograd.functional.jacobian(last, x)
+    torch.testing.assert_close(torch.func.jacrev(last)(x), expected)
+    torch.testing.assert_close(torch.func.jacfwd(last)(x), expected)
+    tangent = torch.randn_like(x)
+    _, pushed = torch.func.jvp(last, (x,), (tangent,))
+    torch.testing.assert_close(pushed, torch.einsum("ijkl,jkl->i", expected, tangent))
+    each = torch.func.vmap(lambda row, s: layer(row, timespans=s)[0])(x.unsqueeze(1), spans.unsqueeze(1))
+    torch.testing.assert_close(each.squeeze(1), layer(x, timespans=spans)[0])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_forward_mode_takes_the_reference() -> None:
+    layer, x, spans = layer_and_data()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        tangent = torch.autograd.forward_ad.unpack_dual(layer(dual, timespans=spans)[0]).tangent
+    _, expected = torch.func.jvp(lambda x: layer(x, timespans=spans)[0], (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(tangent, expected)
+
+
+def test_checkpointing_works_on_top() -> None:
+    layer, x, spans = layer_and_data()
+    x.requires_grad_()
+    expected = torch.autograd.grad(layer(x, timespans=spans)[0].sum(), x)
+    output = torch.utils.checkpoint.checkpoint(lambda x: layer(x, timespans=spans)[0], x, use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(output.sum(), x)[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.to(torch.bfloat16),
+        lambda c: setattr(c, "solver", Adaptive()),
+        lambda c: setattr(c, "solver", lapse.Adjoint(FixedStep(RK4, 3))),
+        lambda c: c.field.register_forward_hook(lambda *a: None),
+    ],
+    ids=["bfloat16", "adaptive", "adjoint", "hook"],
+)
+def test_not_covered(change: object) -> None:
+    cell = cells.CTRNNCell(2, 3)
+    change(cell)  # type: ignore[operator]
+    weight = cell.field.scale
+    x, spans = torch.randn(4, 2).to(weight), torch.rand(4).to(weight)
+    state = (torch.zeros(4, 3).to(weight),)
+    assert not FUSED[type(cell)].covers(cell, x, state, spans)
+    with lapse.backend("auto"):
+        output, _ = unroll(cell, x, state, spans, [4])
+    assert output.shape == (4, 3)
+    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel covers"):
+        unroll(cell, x, state, spans, [4])
+
+
+def test_a_subclass_takes_the_reference() -> None:
+    class Other(cells.CTRNNCell):
+        pass
+
+    cell = Other(2, 3)
+    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel covers"):
+        unroll(cell, torch.randn(4, 2), (torch.zeros(4, 3),), torch.rand(4), [4])
+
+
+def test_a_cell_with_a_program_can_be_copied_and_saved(tmp_path: Path) -> None:
+    layer, x, spans = layer_and_data()
+    output, _ = layer(x, timespans=spans)
+    twin = copy.deepcopy(layer)
+    torch.save(layer, tmp_path / "layer.pt")
+    loaded = torch.load(tmp_path / "layer.pt", weights_only=False)
+    for other in (twin, loaded):
+        assert torch.equal(other(x, timespans=spans)[0], output)
+
+
+def test_every_fused_cell_has_a_program() -> None:
+    for cell_type, kernel in FUSED.items():
+        if isinstance(kernel, Fused):
+            assert program_of(cell_type(2, 3)) is not None
+
+
+def test_workspaces_come_back() -> None:
+    layer, x, spans = layer_and_data()
+    for _ in range(3):
+        layer(x, timespans=spans)[0].sum().backward()
+    gc.collect()
+    idle = sum(len(raw) for raw in workspace._idle)
+    for _ in range(3):
+        layer(x, timespans=spans)[0].sum().backward()
+    gc.collect()
+    assert sum(len(raw) for raw in workspace._idle) == idle
+
+
+def test_recompute_wants_a_whole_number() -> None:
+    with pytest.raises(ValueError, match="every must be a whole number"):
+        recompute(every=0)

@@ -14,6 +14,7 @@ import typer
 
 app = typer.Typer(
     help="Neural networks that know how much time has passed: learning from irregularly-sampled time series.",
+    epilog="Example: `lapse demo`, then `lapse COMMAND --help`",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -37,15 +38,19 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs go.")] = Path("lapse-demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs and the page go.")] = Path(
+        "lapse-demo"
+    ),
 ) -> None:
-    """Train two models on small irregular data and compare them; nothing is downloaded.
+    """The product in two minutes: four models on irregular events, a table, curves and a page; no download.
 
     Example: `lapse demo`
     """
     from lapse.demo import demo as run_demo
 
-    run_demo(output)
+    outcome = run_demo(output)
+    if outcome.failed:
+        _fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
 
 
 @app.command("list")
@@ -303,7 +308,9 @@ def report(
 ) -> None:
     """One HTML page of a folder of runs: tables, curves, data, configs. It needs no network and no other file.
 
-    Figures of `lapse gradients -o DIR/gradients` are taken in. Example: `lapse report runs -o page.html`
+    Figures of `lapse gradients -o DIR/gradients` are taken in.
+
+    Example: `lapse report runs -o page.html`
     """
     from rich.console import Console
 

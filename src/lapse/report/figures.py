@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SIZE = (3.9, 2.5)  # inches; small, so that its letters are still readable on a phone
 MOST_BARS = 40  # different gaps that still get a bar each
 DRAWN_FEATURES = 4
+LABEL = 6.5  # letters beside a point
 DRAWN_EVENTS = 64
 
 _RC: Any = {
@@ -74,14 +75,14 @@ def learning_curves(table: Table) -> Figure:
         for group, variant in zip(table.groups, variants(table), strict=True):
             _curve(axes, group, variant, column)
         for row in _reference(table):
-            axes.axhline(row.mean, color=theme.MUTED, linewidth=0.7, linestyle=(0, (1, 2)))
-            axes.annotate(
-                row.name, (1, row.mean), (-2, 2), xycoords=("axes fraction", "data"), textcoords="offset points",
-                ha="right", va="bottom", fontsize=6.5, color=theme.MUTED,
-            )  # fmt: skip
+            axes.axhline(row.mean, color=theme.MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
         axes.set(xlabel="epoch", ylabel=f"validation {_metric(table)}")
         axes.margins(x=0.01)
         caption = f"Validation {table.metric} after each epoch; line: mean over seeds, band: their range."
+        for row in _reference(table):
+            caption += (
+                f" Dotted, grey: the baseline '{row.name}' on the test split, {table.figure(row.mean)}."
+            )
         return _finished(canvas, f"Learning curves, {table.title}", "Learning curves", caption)
 
 
@@ -97,7 +98,7 @@ def _curve(axes: Axes, group: Group, variant: int, column: str) -> None:
     colour, dash = theme.model_colour(group.config.model), theme.model_dash(group.config.model, variant)
     axes.plot(
         epochs, values.mean(axis=0), color=colour, linestyle=dash, marker="o" if shortest == 1 else None
-    )  # type: ignore[arg-type]
+    )
     if len(histories) > 1:
         axes.fill_between(
             epochs, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0
@@ -129,19 +130,49 @@ def score_against_cost(table: Table) -> Figure:
         )
 
 
+@dataclass(frozen=True)
+class _Box:
+    """Where a label or a point lies, in points of print."""
+
+    left: float
+    low: float
+    width: float
+    height: float
+
+    def covers(self, other: _Box) -> float:
+        """The area that both have."""
+        wide = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)
+        high = min(self.low + self.height, other.low + other.height) - max(self.low, other.low)
+        return max(wide, 0.0) * max(high, 0.0)
+
+
+def _spots(x: float, y: float, width: float, height: float) -> list[_Box]:
+    """Places for a label around a point, best first: beside it, then higher and lower, then farther."""
+    sides = (x + 6, x - 6 - width, x - width / 2)
+    rises = (0.0, 0.9, -0.9, 1.8, -1.8, 2.7, -2.7)
+    return [
+        _Box(left, y + rise * height - height / 2, width, height)
+        for rise in rises
+        for left in sides
+        if rise or left != sides[2]
+    ]
+
+
 def _label_points(canvas: Canvas, axes: Axes, places: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside their points, moved up or down until none covers another."""
+    """Names beside their points, each in the first free spot around it, so that none covers a point or another."""
     canvas.draw_without_rendering()
-    scale, height = canvas.dpi / 72, 8.5
-    taken: list[tuple[float, float]] = []
-    for seconds, value, name in sorted(places, key=lambda place: place[1]):
-        x, y = axes.transData.transform((seconds, value)) / scale
-        near = [other for at, other in taken if abs(at - x) < 60]
-        wanted = max([y, *(other + height for other in near if other + height > y)])
-        taken.append((x, wanted))
+    points = [axes.transData.transform(place[:2]) * 72 / canvas.dpi for place in places]
+    taken = [_Box(x - 3, y - 3, 6, 6) for x, y in points]
+    for (x, y), (seconds, value, name) in zip(points, places, strict=True):
+        width, height = 0.56 * LABEL * len(name), 1.05 * LABEL
+        spot = min(_spots(x, y, width, height), key=lambda box: sum(box.covers(other) for other in taken))
+        taken.append(spot)
+        # Widths are estimates: the edge that faces the point is the one to hold on to.
+        side, edge = ("right", spot.left + width) if spot.left + width < x else ("left", spot.left)
         axes.annotate(
-            name, (seconds, value), (6, wanted - y), textcoords="offset points", va="center", fontsize=6.5
-        )
+            name, (seconds, value), (edge - x, spot.low - y + height / 2), textcoords="offset points",
+            ha=side, va="center", fontsize=LABEL,
+        )  # fmt: skip
 
 
 def gap_histogram(task: Task, train: Sequences) -> Figure:
@@ -168,7 +199,7 @@ def _bars(axes: Axes, gaps: Array) -> None:
     values, counts = np.unique(gaps.round(6), return_counts=True)
     positive = values[values > 0]
     wide = len(positive) > 0 and positive[-1] / positive[0] > 100
-    look = {"color": theme.model_colour("gru-ode"), "alpha": 0.85}
+    look: Any = {"color": theme.model_colour("gru-ode"), "alpha": 0.85}
     if len(values) <= MOST_BARS and not wide:
         step = np.diff(values).min() if len(values) > 1 else 1.0
         axes.bar(values, 100 * counts / counts.sum(), width=0.8 * step, **look)
@@ -176,7 +207,7 @@ def _bars(axes: Axes, gaps: Array) -> None:
     shown = gaps[gaps > 0] if wide else gaps
     low, high = float(shown.min()), float(shown.max())
     bins = np.geomspace(low, high, MOST_BARS) if wide else np.linspace(low, high, MOST_BARS)
-    axes.hist(shown, bins=bins, weights=np.full(len(shown), 100 / len(gaps)), **look)
+    axes.hist(shown, bins=bins.tolist(), weights=np.full(len(shown), 100 / len(gaps)), **look)
     if wide:
         axes.set_xscale("log")
 
@@ -198,14 +229,23 @@ def _events(axes: Axes, one: Sequences, feature: int) -> None:
     times, values = one.times[:DRAWN_EVENTS][seen], one.values[:DRAWN_EVENTS, feature][seen]
     colour = theme.model_colour("gru-ode")
     if len(np.unique(values)) <= 2:
-        axes.vlines(times, 0, values, color=colour, linewidth=0.9)
-        axes.set(yticks=sorted({0, *np.unique(values).tolist()}))
-        axes.margins(y=0.25)
+        _held(axes, one, times, values)
     else:
         axes.plot(times, values, color=colour, linewidth=0.7, alpha=0.6)
-    axes.plot(times, values, "o", color=colour, markersize=2.6 if len(times) < 40 else 1.8)
+    axes.plot(times, values, "o", color=colour, markersize=3 if len(times) < 40 else 1.8)
     axes.set_ylabel(one.features[feature])
     axes.grid(visible=False, axis="x")
+
+
+def _held(axes: Axes, one: Sequences, times: Array, values: Array) -> None:
+    """A value of two as the level that ends with its event: what an event coding stands for."""
+    start = times[0] if one.starts is None else one.starts[0]
+    colour = theme.model_colour("gru-ode")
+    edges = np.concatenate([[start], times])
+    axes.stairs(values, edges, fill=True, color=colour, alpha=0.18)
+    axes.stairs(values, edges, color=colour, linewidth=0.8)
+    axes.set(yticks=sorted({0.0, *values.tolist()}))
+    axes.margins(y=0.2)
 
 
 def _shown_features(one: Sequences) -> list[int]:

@@ -6,16 +6,20 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from lapse.report.tables import Row, Table, described
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 DIRECTION = {True: "more is better", False: "less is better"}
 KEY = "bold: best; italic: not told from the best by a Welch test (p > 0.05)"
 
 
 def columns(table: Table) -> list[str]:
-    paper = ["paper", "diff./std"] if table.has_paper else []
-    return ["model", f"{table.metric} (N)", *paper, "weights", "s/epoch"]
+    paper = ["paper", "difference"] if table.has_paper else []
+    return ["model", f"{table.metric} (N)", *paper, "parameters", "s/epoch"]
 
 
 def cells(table: Table, row: Row) -> list[str]:
@@ -48,7 +52,9 @@ def parameters(row: Row) -> str:
 
 
 def seconds(row: Row) -> str:
-    return "–" if row.seconds_per_epoch is None else f"{row.seconds_per_epoch:.3g}"
+    if row.seconds_per_epoch is None:
+        return "–"
+    return f"{row.seconds_per_epoch:.{2 if row.seconds_per_epoch < 10 else 0}f}"
 
 
 def caption(table: Table) -> str:
@@ -164,13 +170,15 @@ def terminal(tables: Sequence[Table]) -> str:
     return capture.get()
 
 
-def _grid(table: Table) -> object:
+def _grid(table: Table) -> RenderableType:
     from rich.table import Table as Grid
     from rich.text import Text
 
     styles = {"best": "bold green", "tied": "green", "": ""}
     marks = {"best": "▲ ", "tied": "= ", "": ""}
-    head, *others = columns(table)
+    # Eighty columns are few; the caption says what each is.
+    shorter = {"difference": "diff.", "parameters": "params"}
+    head, *others = [shorter.get(column, column) for column in columns(table)]
     grid = Grid(box=None, pad_edge=False, header_style="dim")
     grid.add_column(head, overflow="fold", min_width=15)
     for other in others:

@@ -36,9 +36,10 @@ class Section:
     def headline(self) -> str:
         """The table in a sentence."""
         best, *others = self.table.models
-        tied = [display_name(row) for row in others if row.mark == "tied"]
-        said = f"{display_name(best)} is best: {formats.score(self.table, best)}"
-        return f"{said}; not told apart from it: {', '.join(tied)}." if tied else f"{said}."
+        tied = [_spoken(row) for row in others if row.mark == "tied"]
+        spread = f" ± {self.table.figure(best.std)}" if best.std is not None else ""
+        said = f"{_spoken(best)} is best: {self.table.figure(best.mean)}{spread} {self.table.unit}".rstrip()
+        return f"{said}. The test does not tell it from {' or '.join(tied)}." if tied else f"{said}."
 
 
 def report(root: str | Path, data_dir: str | Path | None = None, say: Say = lambda message: None) -> str:
@@ -106,11 +107,12 @@ def render(collection: Collection, sections: Sequence[Section], fragments: Seque
 
 
 def display_name(row: Row) -> str:
-    """A model as people write it; its settings follow where they tell two rows apart."""
-    if row.kind == "baseline":
-        return row.name
-    label = style.MODELS[row.name].label
-    return f"{label} ({row.label})" if row.label else label
+    """A model as people write it."""
+    return style.MODELS[row.name].label if row.kind == "model" else row.name
+
+
+def _spoken(row: Row) -> str:
+    return f"{display_name(row)} ({row.label})" if row.label else display_name(row)
 
 
 def swatches(table: Table) -> list[dict[str, str]]:

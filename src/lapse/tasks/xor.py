@@ -7,7 +7,7 @@ in the gaps.
 
 The authors' code draws a random length for each block instead. `lengths=(2, 32)` does the same (2 to 31
 bits). It is easier, and short blocks repeat: a third of the test blocks are also in training, so that
-memory alone scores 68 %. `distinct=True` removes those.
+memory alone scores 68 %. `distinct=True` removes those. `size` draws fewer blocks, for a demonstration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lapse.tasks.base import ACCURACY, PaperSettings, Splits, Task
 from lapse.tasks.published import PUBLISHED
 
 BITS = 32
-TRAIN, VALIDATION, TEST = 90_000, 10_000, 10_000
+SIZE = 100_000  # blocks to learn from, a tenth of them for validation; a tenth as many again to test on
 
 Lengths = tuple[int, int]
 
@@ -34,9 +34,10 @@ def load_dense(
     *,
     lengths: Lengths | None = None,
     distinct: bool = False,
+    size: int = SIZE,
     seed: int = 0,
 ) -> Splits:
-    return _load(_dense, lengths, distinct, seed)
+    return _load(_dense, lengths, distinct, size, seed)
 
 
 def load_event(
@@ -44,23 +45,25 @@ def load_event(
     *,
     lengths: Lengths | None = None,
     distinct: bool = False,
+    size: int = SIZE,
     seed: int = 0,
 ) -> Splits:
-    return _load(_event, lengths, distinct, seed)
+    return _load(_event, lengths, distinct, size, seed)
 
 
-def _load(code: Any, lengths: Lengths | None, distinct: bool, seed: int) -> Splits:
+def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int, seed: int) -> Splits:
     low, high = lengths or (BITS, BITS + 1)
     if not 1 <= low < high <= BITS + 1:
         raise ValueError(
             f"lengths={lengths}: expected (low, high) with 1 <= low < high <= {BITS + 1}, high not included"
         )
-    bits, sizes = blocks(TRAIN + VALIDATION + TEST, low, high, seed)
+    if size < 10:
+        raise ValueError(f"size={size}: expected at least 10 blocks, so that every part has one")
+    tenth = size // 10
+    bits, sizes = blocks(size + tenth, low, high, seed)
     keys = _keys(bits, sizes)
-    train = np.arange(TRAIN)
-    validation = np.arange(TRAIN, TRAIN + VALIDATION)
-    test = np.arange(TRAIN + VALIDATION, len(bits))
-    repeated = np.isin(keys[test], keys[: TRAIN + VALIDATION])
+    train, validation, test = np.split(np.arange(len(bits)), [size - tenth, size])
+    repeated = np.isin(keys[test], keys[:size])
     notes = [f"{repeated.mean():.1%} of the test blocks are also in training"]
     if distinct:
         validation = validation[~np.isin(keys[validation], keys[train])]

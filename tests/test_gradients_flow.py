@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapse
 from lapse.gradients import ErrorFlow, StateRecorder, error_flow
 from lapse.gradients.surfaces import filter_normalised, loss_surface
+from lapse.models import ModelConfig, SequenceModel
+from lapse.sequences import Batch
 
 LENGTHS = [7, 3, 1, 5]
 
@@ -143,6 +146,33 @@ def test_a_recorder_reads_a_loss_of_its_own_in_a_larger_model():
     flow = recorder.error_flow(loss, retain_graph=True)
     assert list(flow.norms) == ["rnn.cells.0.h"]
     loss.backward()  # the graph is still there
+
+
+@pytest.mark.parametrize(("name", "missing"), [("ode-lstm", False), ("gru-d", True)])
+def test_a_sequence_model_takes_its_batch_as_it_is(name, missing):
+    torch.manual_seed(0)
+    rows = Batch(
+        values=torch.randn(3, 5, 2),
+        timespans=torch.rand(3, 5),
+        lengths=torch.tensor([5, 2, 4]),
+        observed=torch.rand(3, 5, 2) > 0.3 if missing else None,
+        targets=torch.tensor([0, 1, 2]),
+        static=None,
+        static_observed=None,
+        index=torch.arange(3),
+    )
+    model = SequenceModel(ModelConfig(2, 3, model=name, hidden_size=8, missing=missing))
+    flow = error_flow(model, rows, loss=lambda logits: nn.functional.cross_entropy(logits, rows.targets))
+    assert flow.lengths.tolist() == [5, 2, 4]
+    assert (flow.by_lag()[:, :2] > 0).all()
+
+
+def test_the_python_of_the_theory_page_runs():
+    page = (Path(__file__).parent.parent / "docs" / "theory.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Runs: pure functions of their config, whatever kills them on the way."""
 
-import multiprocessing
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,6 @@ import pytest
 
 from lapse.runs import Result
 from unbroken import PHASES, assert_same_run, run_and_die, run_through, small_config
-
-
-@pytest.fixture(scope="session")
-def processes() -> Any:
-    """Processes that start in no time, since their server has loaded what they need."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["unbroken", "lapse.study.local", "lightning", "torchmetrics.classification"]
-    )
-    return context
 
 
 @pytest.fixture(scope="module")

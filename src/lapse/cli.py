@@ -147,12 +147,13 @@ def train(
     """
     from lapse.runs import RunBusy, run
     from lapse.tasks import DataFileError
+    from lapse.training import SeesTheFuture
     from lapse.training.learner import NonFiniteLoss
 
     config = configure(task, model, preset, seed, setting or [])
     try:
         result = run(config, output, data_dir=data_dir, progress=True, devices=devices, nodes=nodes)
-    except (DataFileError, NonFiniteLoss, RunBusy) as error:
+    except (DataFileError, NonFiniteLoss, RunBusy, SeesTheFuture) as error:
         _fail(f"lapse train {task}: {error}")
     typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
 

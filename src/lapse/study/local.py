@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lapse.runs import RunBusy, RunConfig, run
 from lapse.study.schedule import Ending, Run
@@ -26,6 +26,8 @@ class LocalWorkers:
     One thread a process, because at these sizes two runs side by side finish sooner than one on two threads. A
     process ends with the study that started it, however that ends: nothing is left behind to hold a folder.
     """
+
+    target: ClassVar[Callable[..., None]]  # what a process does; set below, where it is defined
 
     def __init__(
         self, root: str | Path, count: int = 2, *, threads: int = 1, data_dir: str | Path | None = None
@@ -59,7 +61,7 @@ class LocalWorkers:
 
     def start(self, run: Run) -> None:
         arguments = (run.config.as_dict(), str(self.root), self.data_dir, self.threads)
-        process = self._context.Process(target=_work, args=arguments)
+        process = self._context.Process(target=type(self).target, args=arguments)
         process.start()
         self._processes.append((run, process))
 
@@ -86,7 +88,7 @@ def _context() -> Any:
     return context
 
 
-def _work(config: dict[str, Any], root: str, data_dir: str | Path | None, threads: int) -> None:
+def run_in_worker(config: dict[str, Any], root: str, data_dir: str | Path | None, threads: int) -> None:
     """In the worker: do the run, and tell by the exit status how it went."""
     threading.Thread(target=_end_with_the_study, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the study, which ends its workers
@@ -110,6 +112,9 @@ def work(config: RunConfig, root: str | Path, data_dir: str | Path | None, threa
     except Exception:
         return 1  # run() has left the traceback in error.txt
     return 0
+
+
+LocalWorkers.target = staticmethod(run_in_worker)
 
 
 def _end_with_the_study() -> None:

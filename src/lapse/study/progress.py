@@ -64,11 +64,12 @@ class Progress:
 
     def changed(self, run: Run) -> None:
         if run.state is State.DONE:
-            self.console.print(f"done    {_name(run.config)}  {self._result(run)}", highlight=False)
-        elif run.state is State.FAILED:
             self.console.print(
-                f"failed  {_name(run.config)}  {describe_failure(run)}", style="red", markup=False
+                f"done    {_name(run.config)}  {self._result(run)}", highlight=False, soft_wrap=True
             )
+        elif run.state is State.FAILED:
+            text = f"failed  {_name(run.config)}  {describe_failure(run)}"
+            self.console.print(text, style="red", markup=False, soft_wrap=True)
 
     def looked(self, runs: Sequence[Run]) -> None:
         if not self._live.is_started or time.monotonic() - self._looked < REFRESH:

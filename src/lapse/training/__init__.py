@@ -1,5 +1,7 @@
 """Training: a frozen config, Lightning's loop around a model, and checkpoints that survive a kill."""
 
+from lapse.training.causality import SeesTheFuture as SeesTheFuture
+from lapse.training.causality import check_causality as check_causality
 from lapse.training.config import TrainConfig as TrainConfig
 from lapse.training.fit import Fitted as Fitted
 from lapse.training.fit import evaluate as evaluate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import time
 from pathlib import Path
@@ -99,6 +100,34 @@ class Record(L.Callback):
         return True
 
 
+class Scalars(L.Callback):
+    """Every figure of every epoch for TensorBoard."""
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def on_train_epoch_end(self, trainer: L.Trainer, learner: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            for name, value in _record(trainer).history[-1].items():
+                self.writer.add_scalar(name, value, trainer.current_epoch)
+
+    def teardown(self, trainer: L.Trainer, learner: L.LightningModule, stage: str) -> None:
+        self.writer.close()
+
+
+def scalars(folder: Path | None, epoch: int) -> list[L.Callback]:
+    """The callback for TensorBoard where that is installed; epochs from ``epoch`` on are written anew."""
+    if folder is None or importlib.util.find_spec("tensorboard") is None:
+        return []
+    from torch.utils.tensorboard import SummaryWriter
+
+    return [Scalars(SummaryWriter(str(folder / "tensorboard"), purge_step=epoch))]  # type: ignore[no-untyped-call]
+
+
+def _record(trainer: L.Trainer) -> Record:
+    return next(c for c in trainer.callbacks if isinstance(c, Record))  # type: ignore[attr-defined]
+
+
 class Progress(L.Callback):
     """One line on stderr: epoch, loss, metric, events per second, time left."""
 
@@ -135,8 +164,7 @@ class Progress(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, learner: L.LightningModule) -> None:
         assert isinstance(learner, Learner)
         value = learner.scores.values()[self.metric]
-        record = next(c for c in trainer.callbacks if isinstance(c, Record))  # type: ignore[attr-defined]
-        speed = record.history[-1]["events_per_second"] if record.history else 0.0
+        speed = _record(trainer).history[-1]["events_per_second"]
         self._note = f"{self.metric} {value:.4g} {speed:,.0f} events/s"
 
     def teardown(self, trainer: L.Trainer, learner: L.LightningModule, stage: str) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from lapse.models import SequenceModel
 from lapse.sequences import Sequences
+from lapse.training.causality import check_causality
 from lapse.training.config import TrainConfig
 from lapse.training.objective import Objective, Scores
 
@@ -44,11 +45,12 @@ def fit(
     """Train ``model`` in place; with a ``folder``, go on from the last whole epoch that is found there.
 
     The data loaders, the order of batches and dropout are functions of ``config.seed``: the same call gives the
-    same weights, in one piece or in several.
+    same weights, in one piece or in several. Where every step is to be answered, a model that sees the steps after
+    it is refused (:class:`lapse.training.SeesTheFuture`).
     """
     import lightning as L
 
-    from lapse.training.callbacks import Progress, Record
+    from lapse.training.callbacks import Progress, Record, scalars
     from lapse.training.learner import Learner
 
     config = config or TrainConfig()
@@ -56,6 +58,8 @@ def fit(
     record = Record(folder, config.patience, objective.maximize, objective.metrics[0])
     resumed = record.restore()
     learner = Learner(model, objective, config)
+    if objective.readout == "every":
+        check_causality(model, train)
     if not record.finished:
         bars = [Progress(objective.metrics[0], label)] if progress else []
         with _quiet_lightning():
@@ -73,7 +77,7 @@ def fit(
                 enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
-                callbacks=[record, *bars, *callbacks],
+                callbacks=[record, *scalars(folder, len(record.history)), *bars, *callbacks],
             )
             trainer.fit(
                 learner,

@@ -1,0 +1,115 @@
+"""The causality gate: every model passes on every per-step task, and a cheat is turned away by name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lapse import MODELS, TASKS, Sequences, layers
+from lapse.models import ModelConfig, SequenceModel
+from lapse.training import Objective, TrainConfig, fit
+from lapse.training.causality import SeesTheFuture, check_causality
+
+PER_STEP = [name for name, task in TASKS.items() if task.readout == "every"]
+
+
+def sequences(task: str, *, missing: bool = False, seed: int = 0) -> Sequences:
+    """Random data in the shape of a task's: features, targets, uneven lengths and gaps."""
+    random = np.random.default_rng(seed)
+    size, outputs, classes = TASKS[task].input_size, TASKS[task].output_size, TASKS[task].loss != "mse"
+    lengths = random.integers(1, 70, 10)
+    values = [random.standard_normal((n, size)) for n in lengths]
+    if missing:
+        values = [np.where(random.random(v.shape) < 0.4, np.nan, v) for v in values]
+    if classes:
+        targets = [random.integers(0, outputs, n) for n in lengths]
+    else:
+        targets = [random.standard_normal((n, outputs)).astype(np.float32) for n in lengths]
+    times = [random.exponential(1, n).cumsum() for n in lengths]
+    return Sequences.from_arrays(values, times, targets=targets, per_step=True)
+
+
+def model_of(name: str, data: Sequences, task: str, **options: object) -> SequenceModel:
+    torch.manual_seed(0)
+    shape = ModelConfig.for_data(
+        data, TASKS[task].output_size, model=name, hidden_size=8, readout="every", options=options
+    )
+    return SequenceModel(shape)
+
+
+def test_there_are_per_step_tasks() -> None:
+    assert {"walker", "person"} <= set(PER_STEP)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("task", PER_STEP)
+@pytest.mark.parametrize("name", MODELS)
+def test_no_registered_model_sees_the_future(name: str, task: str, missing: bool) -> None:
+    data = sequences(task, missing=missing)
+    check_causality(model_of(name, data, task), data)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_caught_reading_backward(name: str) -> None:
+    data = sequences("walker")
+    with pytest.raises(SeesTheFuture, match=f"model '{name}' sees the future: its answers up to step 0"):
+        check_causality(model_of(name, data, "walker", bidirectional=True), data)
+
+
+class Normalised(layers.AugmentedLSTM):
+    """A subtle cheat: outputs are scaled by their size over the whole sequence."""
+
+    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, layers.Hidden]:
+        output, state = super().forward(*args, **kwargs)  # type: ignore[arg-type]
+        assert isinstance(output, Tensor)
+        return output / output.std(1, keepdim=True), state
+
+
+class OneStepAhead(layers.AugmentedLSTM):
+    """The cheat that pays on Walker2d: the next input is in reach."""
+
+    def forward(self, input: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, layers.Hidden]:  # type: ignore[override]
+        ahead = torch.cat([input[:, 1:], input[:, -1:]], 1)
+        return super().forward(ahead, *args, **kwargs)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("cheat", [Normalised, OneStepAhead])
+def test_a_cheat_is_turned_away_before_it_trains(
+    cheat: type[layers.RNN], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(MODELS, "clairvoyant", cheat)
+    data = sequences("walker")
+    model = model_of("clairvoyant", data, "walker")
+    with pytest.raises(SeesTheFuture, match=r"model 'clairvoyant' sees the future.*Use a model that reads"):
+        fit(model, Objective("mse", ("mse",), "every"), data, data, TrainConfig(epochs=1), folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_answers_once_may_read_backward() -> None:
+    random = np.random.default_rng(0)
+    values = [random.standard_normal((5, 2)) for _ in range(8)]
+    data = Sequences.from_arrays(values, [np.arange(5)] * 8, targets=np.arange(8) % 2)
+    shape = ModelConfig.for_data(data, 2, model="lstm", hidden_size=4, options={"bidirectional": True})
+    fitted = fit(
+        SequenceModel(shape), Objective("cross_entropy", ("accuracy",)), data, data, TrainConfig(epochs=1)
+    )
+    assert len(fitted.history) == 1
+
+
+def test_the_gate_leaves_the_model_as_it_was() -> None:
+    data = sequences("walker")
+    model = model_of("lstm", data, "walker", dropout=0.5)
+    state = torch.get_rng_state()
+    check_causality(model.train(), data)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_sequences_of_one_event_have_no_future() -> None:
+    data = Sequences.from_arrays(
+        [[[1.0]], [[2.0]]], [[0.0], [0.0]], targets=[[[0.0]], [[1.0]]], per_step=True
+    )
+    shape = ModelConfig.for_data(data, 1, model="lstm", readout="every", options={"bidirectional": True})
+    check_causality(SequenceModel(shape), data)

@@ -1,0 +1,88 @@
+"""Imports follow the flow of the data: no arrow points backward."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lapse
+
+SOURCE = Path(lapse.__file__).parent
+# A module may import those before it, and its own package. `lapse` itself gathers what is public, and may import
+# anything; importing it for its version is no arrow.
+FLOW = (
+    "sequences",
+    "events",
+    "solvers",
+    "walk",
+    "cells",
+    "kernels",
+    "layers",
+    "models",
+    "training",
+    "tasks",
+    "runs",
+    "study",
+    "tune",
+    "gradients",
+    "report",
+    "bench",
+    "demo",
+    "environment",
+    "cli",
+)
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def package(name: str) -> str | None:
+    """``lapse.sequences.batches`` -> ``sequences``; None outside lapse and for lapse itself."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "lapse" and len(parts) > 1 else None
+
+
+def exports() -> dict[str, str]:
+    """Where the public names of `lapse` come from: importing ODELSTM from it is an arrow to layers."""
+    found = {}
+    for node in ast.parse((SOURCE / "__init__.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {alias.asname or alias.name: node.module for alias in node.names}
+    return found
+
+
+def imported(text: str) -> set[str]:
+    """The packages of lapse that a source imports anywhere, also inside functions and for types only."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    public = exports()
+    found = {package(public.get(name.removeprefix("lapse."), name)) for name in names}
+    return {name for name in found if name in FLOW}
+
+
+def backward(importer: str, text: str) -> list[str]:
+    allowed = FLOW[: FLOW.index(importer) + 1]
+    return sorted(name for name in imported(text) if name not in allowed)
+
+
+def owner(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def test_every_module_has_its_place_in_the_flow() -> None:
+    assert {owner(path) for path in MODULES} <= set(FLOW) | {"__main__"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_arrow_points_backward(path: Path) -> None:
+    assert backward(owner(path), path.read_text()) == []
+
+
+def test_a_backward_arrow_would_be_seen() -> None:
+    assert backward("cells", "from lapse.layers import RNN") == ["layers"]
+    assert backward("cells", "from lapse import layers, solvers") == ["layers"]
+    assert backward("cells", "from lapse import ODELSTM") == ["layers"]
+    assert backward("cells", "def f():\n    import lapse.study.local") == ["study"]
+    assert backward("cells", "from lapse.cells.base import Cell\nimport lapse") == []

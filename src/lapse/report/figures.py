@@ -244,8 +244,9 @@ def _held(axes: Axes, one: Sequences, times: Array, values: Array) -> None:
     edges = np.concatenate([[start], times])
     axes.stairs(values, edges, fill=True, color=colour, alpha=0.18)
     axes.stairs(values, edges, color=colour, linewidth=0.8)
-    axes.set(yticks=sorted({0.0, *values.tolist()}))
-    axes.margins(y=0.2)
+    levels = sorted({0.0, *values.tolist()})
+    room = 0.15 * ((levels[-1] - levels[0]) or 1.0)
+    axes.set(yticks=levels, ylim=(levels[0] - room, levels[-1] + room))
 
 
 def _shown_features(one: Sequences) -> list[int]:

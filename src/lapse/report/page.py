@@ -27,6 +27,7 @@ class Section:
     table: Table
     figures: tuple[figures.Figure, ...]
     facts: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def anchor(self) -> str:
@@ -46,8 +47,13 @@ def report(root: str | Path, data_dir: str | Path | None = None, say: Say = lamb
     """The page for the runs under ``root``; ``say`` hears what is being worked on."""
     collection = Collection.read(root)
     sections = [_section(table, data_dir, say) for table in build_tables(collection)]
-    fragments = [path.read_text(encoding="utf-8") for path in sorted(Path(root).rglob("gradients.html"))]
-    return render(collection, sections, fragments)
+    return render(collection, sections, gradient_section(Path(root)))
+
+
+def gradient_section(root: Path) -> str:
+    """What `lapse gradients -o FOLDER` left under ``root`` for the page; the first, where there are several."""
+    found = sorted(root.rglob("gradients.html"))
+    return found[0].read_text(encoding="utf-8") if found else ""
 
 
 def with_baselines(table: Table, data_dir: str | Path | None = None) -> tuple[Table, Splits | None]:
@@ -68,7 +74,9 @@ def _section(table: Table, data_dir: str | Path | None, say: Say) -> Section:
     drawn = figures.run_figures(table)
     if splits is None:
         return Section(task, table, tuple(drawn))
-    return Section(task, table, (*drawn, *figures.data_figures(task, splits)), _facts(task, splits))
+    drawn += figures.data_figures(task, splits)
+    remarks = (*splits.notes, *task.caveats, f"beside the paper: {task.differences}")
+    return Section(task, table, tuple(drawn), _facts(task, splits), remarks)
 
 
 def _facts(task: Task, splits: Splits) -> tuple[tuple[str, str], ...]:
@@ -83,7 +91,7 @@ def _facts(task: Task, splits: Splits) -> tuple[tuple[str, str], ...]:
     )
 
 
-def render(collection: Collection, sections: Sequence[Section], fragments: Sequence[str] = ()) -> str:
+def render(collection: Collection, sections: Sequence[Section], gradients: str = "") -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -99,7 +107,7 @@ def render(collection: Collection, sections: Sequence[Section], fragments: Seque
     return environment.get_template("page.html.jinja").render(
         collection=collection,
         sections=sections,
-        fragments=fragments,
+        gradients=gradients,
         theme=theme.css(),
         version=lapse.__version__,
         models=sorted({row.name for section in sections for row in section.table.models}),

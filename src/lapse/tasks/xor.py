@@ -27,6 +27,7 @@ BITS = 32
 SIZE = 100_000  # blocks to learn from, a tenth of them for validation; a tenth as many again to test on
 
 Lengths = tuple[int, int]
+AUTHORS_LENGTHS: Lengths = (2, 32)
 
 
 def load_dense(
@@ -70,7 +71,8 @@ def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int, seed: i
         test = test[~repeated]
         notes = [f"{repeated.sum():,} test blocks that are also in training were removed"]
     if lengths is not None:
-        notes.append(f"blocks of {low} to {high - 1} bits, as in the authors' code; the paper says {BITS}")
+        whose = ", as in the authors' code" if (low, high) == AUTHORS_LENGTHS else ""
+        notes.append(f"blocks of {low} to {high - 1} bits{whose}; the paper says {BITS}")
     parts = (code(bits[part], sizes[part]) for part in (train, validation, test))
     return Splits(*parts, notes=tuple(notes))
 

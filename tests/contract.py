@@ -18,13 +18,34 @@ from lapse.cells import GRUDCell, PhasedLSTMCell
 
 Make = Callable[..., lapse.RNN]
 
+
+class GRUDWithMissing(lapse.GRUD):
+    """GRU-D that takes small values for missing ones, so that every check also meets a mask with zeros in it."""
+
+    def forward(self, input: Any, hx: Any = None, *, observed: Any = None, **arguments: Any) -> Any:
+        if observed is None and isinstance(input, Tensor):
+            observed = ~(input <= -0.5)
+        elif observed is None and isinstance(input, PackedSequence):
+            observed = input._replace(data=~(input.data <= -0.5))
+        return super().forward(input, hx, observed=observed, **arguments)
+
+
 LAYERS: dict[str, Make] = {
     **lapse.MODELS,
+    "gru-d with missing": GRUDWithMissing,
     "ode-lstm autonomous": partial(lapse.ODELSTM, form="autonomous"),
     "ode-rnn jump": partial(lapse.ODERNN, form="jump"),
 }
 # The state lives through the gap, then the observation is absorbed: a gap may be passed in pieces.
-FLOW_THEN_UPDATE = {"rnn-decay", "gru-d", "ct-gru", "ct-lstm", "ode-rnn jump", "phased-lstm"}
+FLOW_THEN_UPDATE = {
+    "rnn-decay",
+    "gru-d",
+    "gru-d with missing",
+    "ct-gru",
+    "ct-lstm",
+    "ode-rnn jump",
+    "phased-lstm",
+}
 
 INPUT, HIDDEN, STEPS = 3, 4, 6
 LENGTHS = [4, 6, 1, 5, 6]
@@ -133,6 +154,8 @@ def check_packed_lengths_and_ragged_loops_agree(make: Make) -> None:
     layer, (input, timespans) = build(make, num_layers=2, bidirectional=True), example()
     padded, h_padded = layer(input, timespans=timespans, lengths=LENGTHS)
     pack = partial(pack_padded_sequence, lengths=LENGTHS, batch_first=True, enforce_sorted=False)
+    also_padded, _ = layer(input, timespans=pack(timespans), lengths=LENGTHS)
+    assert_same(also_padded, padded)
     for gaps in (pack(timespans), timespans):
         packed, h_packed = layer(pack(input), timespans=gaps)
         assert isinstance(packed, PackedSequence)
@@ -227,10 +250,15 @@ def check_wrong_arguments_raise(make: Make) -> None:
     layer, (input, timespans) = build(make), example()
     negative, infinite, missing = timespans.clone(), timespans.clone(), timespans.clone()
     negative[1, 2], infinite[1, 2], missing[1, 2] = -0.5, torch.inf, torch.nan
+    unknown = input.clone()
+    unknown[3, 1, 0] = torch.nan
     h_n = layer(input)[1]
     wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (ValueError, r"\(B, T\).*got \(5, 6, 1\).*squeeze\(-1\)", {"timespans": timespans.unsqueeze(-1)}),
+        (ValueError, r"\(5, 6\).*got \(5, 6, 1\).*squeeze\(-1\)", {"timespans": timespans.unsqueeze(-1)}),
         (ValueError, r"\(5, 6\).*got \(5, 5\)", {"timespans": timespans[:, :5]}),
+        (TypeError, r"timespans must be a Tensor or a PackedSequence, got list", {"timespans": [1.0]}),
+        (TypeError, r"input must be a Tensor or a PackedSequence, got list", {"input": [[1.0]]}),
+        (ValueError, r"input must be finite.*got nan at row 3, step 1, feature 0", {"input": unknown}),
         (ValueError, r"not negative, got -0.5 at row 1, step 2", {"timespans": negative}),
         (ValueError, r"finite.*got inf at row 1, step 2", {"timespans": infinite}),
         (ValueError, r"finite.*got nan at row 1, step 2", {"timespans": missing}),
@@ -238,13 +266,14 @@ def check_wrong_arguments_raise(make: Make) -> None:
         (TypeError, r"input is torch.float32.*weights are torch.float64", {"input": input.float()}),
         (ValueError, r"input_size = 3 features.*\(5, 6, 2\)", {"input": input[..., :2]}),
         (ValueError, r"unbatched \(T, 3\), got \(3,\)", {"input": input[0, 0]}),
-        (ValueError, r"no steps", {"input": input[:, :0]}),
-        (ValueError, r"no rows", {"input": input[:0]}),
+        (ValueError, r"input is empty: \(5, 0, 3\)", {"input": input[:, :0], "timespans": timespans[:, :0]}),
+        (ValueError, r"input is empty: \(0, 6, 3\)", {"input": input[:0], "timespans": timespans[:0]}),
         (ValueError, r"from 1 to 6, got 0 in row 2", {"lengths": [4, 6, 0, 5, 6]}),
         (ValueError, r"from 1 to 6, got 7 in row 0", {"lengths": [7, 6, 1, 5, 6]}),
         (ValueError, r"lengths must have shape \(5,\), one a row, got \(2,\)", {"lengths": [4, 6]}),
         (TypeError, r"lengths must be whole numbers, got torch.float32", {"lengths": torch.ones(5)}),
-        (ValueError, r"hx must hold \d states", {"hx": (*states(h_n), states(h_n)[0])}),
+        (ValueError, r"hx must hold \d tensors", {"hx": (*states(h_n), states(h_n)[0])}),
+        (ValueError, r"gaps go by keyword", {"hx": (*states(h_n)[1:], None)}),
         (ValueError, r"state 'h' of hx must have shape \(1, 5, 4\)", {"hx": _replace_first(h_n, 2)}),
         (TypeError, r"state 'h' of hx is torch.float32", {"hx": _as_given(s.float() for s in states(h_n))}),
     ]
@@ -267,9 +296,14 @@ def check_observed_is_for_gru_d_alone(make: Make) -> None:
     layer, (input, timespans) = build(make), example()
     mask = torch.ones_like(input, dtype=torch.bool)
     if isinstance(layer.cells[0], GRUDCell):
-        assert_same(layer(input, timespans=timespans, observed=mask)[0], layer(input, timespans=timespans)[0])
-        with pytest.raises(ValueError, match=r"observed must have the shape of input"):
+        all_observed, _ = lapse.GRUD.forward(layer, input, timespans=timespans)
+        assert_same(layer(input, timespans=timespans, observed=mask)[0], all_observed)
+        with pytest.raises(ValueError, match=r"observed must have shape \(5, 6, 3\), one flag a feature"):
             layer(input, timespans=timespans, observed=mask[..., :2])
+        with pytest.raises(
+            ValueError, match=r"observed must be true or false.*got 2 at row 0, step 0, feature 0"
+        ):
+            layer(input, timespans=timespans, observed=mask.int() * 2)
         with pytest.raises(TypeError, match=r"observed must be bool"):
             layer(input, timespans=timespans, observed=mask.float())
     else:
@@ -300,8 +334,7 @@ def check_time_major_input(make: Make) -> None:
     layer, (input, timespans) = build(make, num_layers=2), example()
     output, h_n = layer(input, timespans=timespans, lengths=LENGTHS)
     layer.batch_first = False
-    turned, h_turned = layer(input.transpose(0, 1), h := None, timespans=timespans.T, lengths=LENGTHS)
-    assert h is None
+    turned, h_turned = layer(input.transpose(0, 1), timespans=timespans.T, lengths=LENGTHS)
     assert_same(turned.transpose(0, 1), output)
     assert_same(states(h_turned), states(h_n))
 
@@ -338,6 +371,8 @@ def check_two_layers_are_one_above_the_other(make: Make) -> None:
 
 
 def _resized(make: Make, _: int, hidden_size: int, **options: Any) -> lapse.RNN:
+    if make is GRUDWithMissing:
+        make = lapse.GRUD  # above the first layer nothing is missing
     return make(hidden_size, hidden_size, **options)
 
 

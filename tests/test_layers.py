@@ -156,3 +156,35 @@ def test_a_compiled_layer_trains_like_an_eager_one():
     eager = torch.autograd.grad(layer(input, timespans=gaps)[0].sum(), layer.parameters())
     traced = torch.autograd.grad(compiled(input, timespans=gaps)[0].sum(), layer.parameters())
     torch.testing.assert_close(traced, eager)
+
+
+def test_packed_gaps_follow_their_rows_however_ties_were_sorted():
+    """torch sorts equal lengths as it likes; gaps must still meet the rows they were given for."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([3, 5] * 12)
+    layer, input, gaps = lapse.CTRNN(2, 4), torch.randn(24, 5, 2), torch.rand(24, 5)
+    expected, _ = layer(input, timespans=gaps, lengths=lengths)
+    order = torch.argsort(lengths + torch.rand(24) * 0.5, descending=True)
+    pack = nn.utils.rnn.pack_padded_sequence(gaps[order], lengths[order], batch_first=True)
+    packed = nn.utils.rnn.PackedSequence(pack.data, pack.batch_sizes, order, torch.argsort(order))
+    torch.testing.assert_close(layer(input, timespans=packed, lengths=lengths)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: lapse.CTRNN(2, 4, solver=lapse.RK4), TypeError, r"rk4 is a tableau.*FixedStep\(RK4, 3\)"),
+        (lambda: lapse.CTRNN(2, 4, solver=lapse.FixedStep), TypeError, "solver must be a solver such as"),
+        (lambda: lapse.ODERNN(2, 4, solver="exponential"), ValueError, "Exponential needs a damped field"),
+        (lambda: lapse.PhasedLSTM(2, 4, periods=(0.0, 1.0)), ValueError, "periods must be positive"),
+        (lambda: lapse.CTGRU(2, 4, timescales=0), ValueError, "timescales must be at least 1, got 0"),
+        (
+            lambda: lapse.RNN(2, 4, cell=nn.GRUCell)(torch.randn(1, 2, 2)),
+            TypeError,
+            "must make a lapse.cells.Cell",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Literal, TypedDict, TypeVar, Unpack
+from typing import ClassVar, Literal, SupportsIndex, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import PackedSequence
 from lapse import cells
 from lapse.cells import Cell, State
 from lapse.kernels import unroll
-from lapse.solvers import SOLVERS, Solver, SolverError
-from lapse.walk import Walk, check_timespans
+from lapse.solvers import SOLVERS, Exponential, Solver, SolverError, Tableau
+from lapse.walk import Walk, check_timespans, check_values
 
 Hidden = Tensor | tuple[Tensor, ...]
 _CellType = TypeVar("_CellType")
@@ -50,6 +50,7 @@ class RNN(nn.Module):
         lengths: (B,), from 1 to T. Steps past a row's length are not computed, leave no trace in states or
             gradients whatever they hold, and come back as zeros.
         observed: (B, T, input_size), which features were measured; GRU-D only.
+            Values are checked where they can be read; under ``vmap`` and ``torch.compile`` they are trusted.
         output: (B, T, hidden_size · directions). States: (num_layers · directions, B, size).
     """
 
@@ -72,7 +73,7 @@ class RNN(nn.Module):
             ("hidden_size", hidden_size),
             ("num_layers", num_layers),
         ):
-            if not isinstance(size, int) or size < 1:
+            if not isinstance(size, SupportsIndex) or size.__index__() < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout!r}")
@@ -98,19 +99,22 @@ class RNN(nn.Module):
         observed: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Hidden]:
         self._check_input(input, lengths)
+        self._check_shape("timespans", timespans, input, 1)
+        self._check_shape("observed", observed, input, 0)
         unbatched = isinstance(input, Tensor) and input.dim() == 2
         batch_axis = 0 if self.batch_first else 1
 
-        def batched(x: Tensor | PackedSequence | None) -> Tensor | PackedSequence | None:
+        def batched(x: Tensor | PackedSequence) -> Tensor | PackedSequence:
             """(B, T, ...) or packed, whatever came."""
-            if not isinstance(x, Tensor):
+            if isinstance(x, PackedSequence):
                 return x
             return x.unsqueeze(0) if unbatched else x.transpose(0, batch_axis)
 
         walk = Walk.of(batched(input), lengths)
         data = walk.gather(batched(input), "input")
-        spans = check_timespans(walk, batched(timespans), data)
-        mask = None if observed is None else self._check_observed(walk, batched(observed), data)
+        spans = check_timespans(walk, None if timespans is None else batched(timespans), data)
+        mask = None if observed is None else self._read_mask(walk.gather(batched(observed), "observed"), data)
+        check_values(walk, data, mask)
         states = self._read_states(hx, walk, data, unbatched)
         try:
             output, states = self._run(walk, data, spans, mask, states)
@@ -148,7 +152,8 @@ class RNN(nn.Module):
 
     def _cell(self, index: int) -> Cell:
         cell = self.cells[index]
-        assert isinstance(cell, Cell)
+        if not isinstance(cell, Cell):
+            raise TypeError(f"cell must make a lapse.cells.Cell, got {type(cell).__name__}")
         return cell
 
     def _read_states(self, hx: Hidden | None, walk: Walk, like: Tensor, unbatched: bool) -> list[State]:
@@ -157,7 +162,7 @@ class RNN(nn.Module):
         cells = [self._cell(i) for i in range(len(self.cells))]
         if hx is None:
             return [c.initial_state(count, device=like.device, dtype=like.dtype) for c in cells]
-        stacks = hx if isinstance(hx, tuple) else (hx,)
+        stacks = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         self._check_states(stacks, count, like, unbatched)
         stacks = tuple(walk.sort(s.unsqueeze(1) if unbatched else s, 1) for s in stacks)
         return [
@@ -183,40 +188,60 @@ class RNN(nn.Module):
             if lengths is not None:
                 raise ValueError("a PackedSequence knows its lengths; pass `lengths` with padded input only")
             data, form = input.data, "(N, input_size)"
-        else:
+        elif isinstance(input, Tensor):
             if input.dim() not in (2, 3):
+                axes = "(B, T" if self.batch_first else "(T, B"
                 raise ValueError(
-                    f"input must be {'(B, T' if self.batch_first else '(T, B'}, {self.input_size}) or unbatched "
-                    f"(T, {self.input_size}), got {tuple(input.shape)}"
+                    f"input must be {axes}, {self.input_size}) or unbatched (T, {self.input_size}), got "
+                    f"{tuple(input.shape)}"
                 )
             data, form = input, "(..., input_size)"
+        else:
+            raise TypeError(f"input must be a Tensor or a PackedSequence, got {type(input).__name__}")
         if data.shape[-1] != self.input_size:
             raise ValueError(
                 f"input must have input_size = {self.input_size} features {form}, got {tuple(data.shape)}"
             )
+        if data.numel() == 0:
+            raise ValueError(f"input is empty: {tuple(data.shape)}; leave out batches without rows or steps")
         weight = next(self.parameters())
         if data.dtype != weight.dtype:
             raise TypeError(
-                f"input is {data.dtype} and the layer's weights are {weight.dtype}; "
-                f"convert one: input.to({weight.dtype}) or layer.to({data.dtype})"
+                f"input is {data.dtype} and the layer's weights are {weight.dtype}; convert one, for example "
+                f"input.to({weight.dtype})"
             )
 
-    def _check_observed(self, walk: Walk, observed: Tensor | PackedSequence | None, like: Tensor) -> Tensor:
-        assert observed is not None
-        mask = walk.gather(observed, "observed")
-        if mask.shape != like.shape:
-            raise ValueError(
-                f"observed must have the shape of input, one flag a feature: {tuple(like.shape)} valid steps and "
-                f"features, got {tuple(mask.shape)}"
-            )
+    def _check_shape(self, name: str, given: object, input: Tensor | PackedSequence, drop: int) -> None:
+        """``given`` must have the axes of input as the caller laid them out, less the last ``drop``."""
+        if given is None or isinstance(given, PackedSequence):
+            return
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{name} must be a Tensor or a PackedSequence, got {type(given).__name__}")
+        if isinstance(input, PackedSequence):
+            axes = (int(input.batch_sizes[0]), len(input.batch_sizes))
+            shape: tuple[int, ...] = (*(axes if self.batch_first else axes[::-1]), self.input_size)
+        else:
+            shape = tuple(input.shape)
+        expected = shape[: len(shape) - drop]
+        if tuple(given.shape) == expected:
+            return
+        hint = f"; drop its last axis: {name}.squeeze(-1)" if tuple(given.shape) == (*expected, 1) else ""
+        what = "one gap an observation" if drop else "one flag a feature"
+        raise ValueError(f"{name} must have shape {expected}, {what}, got {tuple(given.shape)}{hint}")
+
+    def _read_mask(self, mask: Tensor, like: Tensor) -> Tensor:
         if mask.is_complex() or (mask.is_floating_point() and mask.dtype != like.dtype):
             raise TypeError(f"observed must be bool, integer or {like.dtype}, got {mask.dtype}")
         return mask
 
     def _check_states(self, stacks: tuple[Tensor, ...], count: int, like: Tensor, unbatched: bool) -> None:
         names, widths = self.state_names, self._state_widths()
-        if len(stacks) != len(names):
-            raise ValueError(f"hx must hold {len(names)} states {names}, got {len(stacks)}")
+        if len(stacks) != len(names) or not all(isinstance(stack, Tensor) for stack in stacks):
+            kinds = ", ".join(type(stack).__name__ for stack in stacks)
+            raise ValueError(
+                f"hx must hold {len(names)} tensors, the states {names}, got ({kinds}); "
+                "gaps go by keyword: timespans=..."
+            )
         for name, width, stack in zip(names, widths, stacks, strict=True):
             batch = () if unbatched else (count,)
             expected = (len(self.cells), *batch, width)
@@ -269,7 +294,8 @@ class ODELSTM(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        cell = partial(_form(self.forms, form), forget_bias=forget_bias, solver=_solver(solver))
+        chosen = _solver(solver, damped=form == "driven")
+        cell = partial(_form(self.forms, form), forget_bias=forget_bias, solver=chosen)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
 
 
@@ -292,7 +318,7 @@ class ODERNN(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        cell = partial(_form(self.forms, form), solver=_solver(solver))
+        cell = partial(_form(self.forms, form), solver=_solver(solver, damped=False))
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
 
 
@@ -358,7 +384,8 @@ class CoupledLSTMODERNN(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        cell = partial(cells.CoupledLSTMODERNNCell, forget_bias=forget_bias, solver=_solver(solver))
+        chosen = _solver(solver, damped=False)
+        cell = partial(cells.CoupledLSTMODERNNCell, forget_bias=forget_bias, solver=chosen)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
 
 
@@ -442,12 +469,18 @@ class GRUD(RNN):
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, cell=cells.GRUDCell, **options)
         if input_mean is not None:
-            if tuple(input_mean.shape) != (input_size,):
-                raise ValueError(f"input_mean must have shape ({input_size},), got {tuple(input_mean.shape)}")
-            for i in range(2 if self.bidirectional else 1):
-                cell = self.cells[i]
-                assert isinstance(cell, cells.GRUDCell)
-                cell.input_mean.copy_(input_mean)
+            self.set_input_mean(input_mean)
+
+    def set_input_mean(self, input_mean: Tensor) -> None:
+        """Tell both directions of the first layer what its missing features fade to."""
+        if tuple(input_mean.shape) != (self.input_size,):
+            raise ValueError(
+                f"input_mean must have shape ({self.input_size},), got {tuple(input_mean.shape)}"
+            )
+        for i in range(2 if self.bidirectional else 1):
+            cell = self._cell(i)
+            assert isinstance(cell, cells.GRUDCell)
+            cell.input_mean.copy_(input_mean)
 
 
 def _form(forms: Mapping[str, _CellType], name: str) -> _CellType:
@@ -456,9 +489,22 @@ def _form(forms: Mapping[str, _CellType], name: str) -> _CellType:
     return forms[name]
 
 
-def _solver(solver: Solver | str | None) -> Solver | None:
-    if not isinstance(solver, str):
-        return solver
-    if solver not in SOLVERS:
-        raise ValueError(f"solver must be one of {', '.join(map(repr, SOLVERS))} or a solver, got {solver!r}")
-    return SOLVERS[solver]
+def _solver(solver: Solver | str | None, *, damped: bool = True) -> Solver | None:
+    """A solver by name or as it is; refused here if it could only fail later."""
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            raise ValueError(
+                f"solver must be one of {', '.join(map(repr, SOLVERS))} or a solver, got {solver!r}"
+            )
+        solver = SOLVERS[solver]
+    if isinstance(solver, Tableau):
+        raise TypeError(
+            f"{solver.name} is a tableau, not a solver; give it steps: FixedStep({solver.name.upper()}, 3)"
+        )
+    if solver is not None and (isinstance(solver, type) or not callable(solver)):
+        raise TypeError(f"solver must be a solver such as FixedStep(RK4, 3) or its name, got {solver!r}")
+    if isinstance(solver, Exponential) and not damped:
+        raise ValueError(
+            "Exponential needs a damped field, and this model's has none; use FixedStep or Adaptive"
+        )
+    return solver

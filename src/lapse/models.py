@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lapse import layers
-from lapse.cells import GRUDCell
 from lapse.sequences import Batch, Sequences, Standardizer
+from lapse.solvers import SOLVERS
 
 # The eleven of the paper's tables, in their order; ours last.
 MODELS: dict[str, type[layers.RNN]] = {
@@ -55,6 +55,13 @@ class ModelConfig:
             raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
         if self.readout not in ("last", "every"):
             raise ValueError(f"readout must be 'last' or 'every', got {self.readout!r}")
+        try:
+            json.dumps(dict(self.options))
+        except TypeError as error:
+            raise TypeError(
+                f"options must be plain values, so that the model can be stored: {error}; "
+                f"solvers go by name here: {', '.join(SOLVERS)}"
+            ) from None
 
     @staticmethod
     def for_data(train: Sequences, output_size: int, **settings: Any) -> ModelConfig:
@@ -70,11 +77,12 @@ class SequenceModel(nn.Module):
     """Preprocessing + layer + readout, so that what is saved takes raw batches: ``model(batch)``.
 
     Preprocessing is measured on the training split by :meth:`measure` and stored with the weights: features are
-    shifted and scaled, missing ones are set to their mean, and gaps are counted in ``time_unit``. GRU-D is told
-    which features are missing; every other layer gets that as additional inputs. Static features join at the
-    readout. Returns (B, output_size), or (B, T, output_size) when every step is read out.
+    shifted and scaled, missing ones are set to their mean, and gaps are counted in ``time_unit``. If features were
+    missing in training, GRU-D is told which, and every other layer gets that as additional inputs. Static
+    features join at the readout. Returns (B, output_size), or (B, T, output_size) when every step is read out.
     """
 
+    input_fill: Tensor
     input_mean: Tensor
     input_scale: Tensor
     static_mean: Tensor
@@ -91,6 +99,7 @@ class SequenceModel(nn.Module):
         directions = 2 if self.layer.bidirectional else 1
         # Static features come with a flag each for whether they are known.
         self.readout = nn.Linear(config.hidden_size * directions + 2 * config.static_size, config.output_size)
+        self.register_buffer("input_fill", torch.zeros(config.input_size))
         self.register_buffer("input_mean", torch.zeros(config.input_size))
         self.register_buffer("input_scale", torch.ones(config.input_size))
         self.register_buffer("static_mean", torch.zeros(config.static_size))
@@ -100,23 +109,27 @@ class SequenceModel(nn.Module):
     def measure(self, train: Sequences, *, standardize: bool, median_gap: bool) -> None:
         """Take shift, scale and unit of time from the training split, and from nothing else."""
         scaler = Standardizer.fit(train)
+        mean = torch.as_tensor(scaler.mean)
+        self.input_fill.copy_(mean)
         if standardize:
-            self.input_mean.copy_(torch.as_tensor(scaler.mean))
+            self.input_mean.copy_(mean)
             self.input_scale.copy_(torch.as_tensor(scaler.scale))
             if scaler.static_mean is not None:
                 self.static_mean.copy_(torch.as_tensor(scaler.static_mean))
                 self.static_scale.copy_(torch.as_tensor(scaler.static_scale))
-        elif isinstance(cell := self.layer.cells[0], GRUDCell):
-            cell.input_mean.copy_(torch.as_tensor(scaler.mean))  # what its missing features fade to
+        elif isinstance(self.layer, layers.GRUD):
+            self.layer.set_input_mean(mean)  # what its missing features fade to
         if median_gap:
             self.time_unit.fill_(train.median_gap)
 
     def forward(self, batch: Batch) -> Tensor:
-        values = (batch.values - self.input_mean) / self.input_scale
+        raw = batch.values
+        if batch.observed is not None:
+            raw = torch.where(batch.observed, raw, self.input_fill)
+        values = (raw - self.input_mean) / self.input_scale
         arguments: dict[str, Any] = {}
         if self.config.missing:
             observed = torch.ones_like(values) if batch.observed is None else batch.observed.to(values.dtype)
-            values = values.masked_fill(observed == 0, 0.0)
             if self._mask_as_input:
                 values = torch.cat([values, observed], -1)
             else:

@@ -326,9 +326,10 @@ class Adjoint:
     """The adjoint method: the same forward solve, gradients by a second solve backward in time.
 
     Memory does not grow with the number of steps, because nothing of the forward pass but its end is kept. The
-    price: the backward solve runs the state in reverse, where a damped field is unstable, so its gradients
-    drift from those of the steps taken as spans grow (section 3 of the paper). The field must be an ``nn.Module``:
-    its parameters are where gradients go. First derivatives only.
+    price: the backward solve runs the state in reverse, where a damped field is unstable, so its gradients leave
+    those of the steps taken as spans grow (section 3 of the paper): for a CT-RNN with τ = 1 and the default
+    tolerances they are off by 0.1 % over a span of 5, by 18 % over 10 and worthless over 20. The field must be an
+    ``nn.Module``: its parameters are where gradients go. First derivatives only.
     """
 
     solver: FixedStep | Adaptive
@@ -481,8 +482,8 @@ def _relax(y: Tensor, h: Tensor, source: Tensor, rate: Tensor) -> Tensor:
 
 
 def _phi(z: Tensor) -> Tensor:
-    """(1 − e^{−z}) / z for z ≥ 0, with its limit and its gradient at 0."""
-    small = z < torch.finfo(z.dtype).eps ** (1 / 3)  # where the series errs by less than a rounding
+    """(1 − e^{−z}) / z, with its limit and its gradient at 0."""
+    small = z.abs() < torch.finfo(z.dtype).eps ** (1 / 3)  # where the series errs by less than a rounding
     safe = torch.where(small, 1.0, z)
     return torch.where(small, 1 - z / 2 + z * z / 6, -torch.expm1(-safe) / safe)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,15 +34,12 @@ class Walk:
         self.begin = sizes.cumsum(0) - sizes  # where each step begins in the walk, (T,)
 
     @staticmethod
-    def of(input: Tensor | PackedSequence | None, lengths: Tensor | Sequence[int] | None) -> Walk:
+    def of(input: Tensor | PackedSequence, lengths: Tensor | Sequence[int] | None) -> Walk:
         if isinstance(input, PackedSequence):
             sizes = input.batch_sizes
             lengths = (sizes.unsqueeze(1) > torch.arange(int(sizes[0]))).sum(0)
             return Walk(lengths, input.sorted_indices, sizes.tolist(), len(sizes), input.data.device)
-        assert input is not None
         count, steps = input.shape[:2]
-        if count == 0 or steps == 0:
-            raise ValueError(f"input has no {'rows' if count == 0 else 'steps'}: {tuple(input.shape)}")
         if lengths is None:
             return Walk(torch.full((count,), steps), None, [count] * steps, steps, input.device)
         lengths = check_lengths(lengths, count, steps)
@@ -61,24 +58,29 @@ class Walk:
         previous = self.begin[self.steps[count:] - 1] + self.rows[count:]
         return torch.cat([spans.new_zeros(count), flipped.index_select(0, previous.to(self.device))])
 
-    def gather(self, padded: Tensor | PackedSequence | None, name: str) -> Tensor:
+    def gather(self, values: Tensor | PackedSequence, name: str) -> Tensor:
         """(B, T, ...) or packed to (N, ...)."""
-        if isinstance(padded, PackedSequence):
-            if padded.batch_sizes.tolist() != self.batch_sizes:
-                raise ValueError(
-                    f"{name} is packed with other lengths than input; pack both with the same lengths"
-                )
-            return padded.data
-        assert padded is not None
-        expected = (len(self.lengths), self.width)
-        if tuple(padded.shape[:2]) != expected:
-            raise ValueError(
-                f"{name} must begin with the axes of input, {expected} rows and steps, got {tuple(padded.shape)} "
-                "(batch first)"
-            )
+        if isinstance(values, PackedSequence):
+            return self._repacked(values, name)
         if self.dense:
-            return padded.transpose(0, 1).flatten(0, 1)
-        return padded.flatten(0, 1).index_select(0, self._flat())
+            return values.transpose(0, 1).flatten(0, 1)
+        return values.flatten(0, 1).index_select(0, self._flat())
+
+    def _repacked(self, packed: PackedSequence, name: str) -> Tensor:
+        """Packed values in this walk's order: equal lengths may have been sorted another way."""
+        count = len(self.lengths)
+        theirs = torch.arange(count) if packed.unsorted_indices is None else packed.unsorted_indices.cpu()
+        where = (
+            theirs if self.order is None else theirs[self.order.cpu()]
+        )  # our i-th row is their where[i]-th
+        same = packed.batch_sizes.tolist() == self.batch_sizes and len(where) == count
+        if not same or not torch.equal(self.lengths[where], self.lengths):
+            raise ValueError(
+                f"{name} is packed with other lengths than input; pack both with the same lengths"
+            )
+        if torch.equal(where, torch.arange(count)):
+            return packed.data
+        return packed.data.index_select(0, (self.begin[self.steps] + where[self.rows]).to(self.device))
 
     def scatter(self, walked: Tensor) -> Tensor:
         """(N, H) back to (B, T, H), zeros past each row's length."""
@@ -135,11 +137,6 @@ def check_timespans(walk: Walk, timespans: Tensor | PackedSequence | None, like:
     """The valid gaps (N,), or an error that says which one is wrong."""
     if timespans is None:
         return like.new_ones(len(like))
-    if isinstance(timespans, Tensor) and timespans.dim() != 2:
-        hint = "; drop its last axis with timespans.squeeze(-1)" if timespans.shape[-1:] == (1,) else ""
-        raise ValueError(
-            f"timespans must be (B, T), one gap an observation, got {tuple(timespans.shape)} (batched){hint}"
-        )
     spans = walk.gather(timespans, "timespans")
     if spans.dim() != 1:
         raise ValueError(f"packed timespans must hold one gap a step, (N,), got {tuple(spans.shape)}")
@@ -147,12 +144,48 @@ def check_timespans(walk: Walk, timespans: Tensor | PackedSequence | None, like:
         raise TypeError(
             f"timespans are {spans.dtype}, expected {like.dtype} like input: timespans.to({like.dtype})"
         )
-    if readable(spans):
-        wrong = ~(torch.isfinite(spans) & (spans >= 0))
-        if bool(wrong.any()):
-            index = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"timespans must be finite and not negative, got {float(spans[index])} at {walk.where(index)}; they "
-                "are gaps between observations, not absolute times"
-            )
+    _refuse(
+        walk,
+        lambda: torch.isfinite(spans) & (spans >= 0),
+        spans,
+        "timespans must be finite and not negative",
+        "they are gaps between observations, not absolute times",
+    )
     return spans
+
+
+def check_values(walk: Walk, data: Tensor, observed: Tensor | None) -> None:
+    """Observed values must be numbers, and ``observed`` must say yes or no."""
+    if observed is None:
+        _refuse(
+            walk,
+            lambda: torch.isfinite(data),
+            data,
+            "input must be finite",
+            "fill it, or leave it out with `observed` (GRUD) if it is missing",
+        )
+        return
+    _refuse(
+        walk,
+        lambda: (observed == 0) | (observed == 1),
+        observed,
+        "observed must be true or false, 1 or 0",
+        "it says which features were measured, not how well",
+    )
+    _refuse(
+        walk,
+        lambda: torch.isfinite(data) | (observed == 0),
+        data,
+        "input must be finite where it is observed",
+        "mark it as not observed if it is missing",
+    )
+
+
+def _refuse(walk: Walk, fine: Callable[[], Tensor], values: Tensor, rule: str, way_out: str) -> None:
+    """Raise for the first value that is not fine; where values cannot be read (traced, vmapped), trust them."""
+    if not readable(values) or bool((good := fine()).all()):
+        return
+    index = tuple(int(i) for i in (~good).nonzero()[0])
+    feature = f", feature {index[1]}" if len(index) > 1 else ""
+    value = values[index].item()
+    raise ValueError(f"{rule}, got {value} at {walk.where(index[0])}{feature}; {way_out}")

@@ -108,6 +108,8 @@ class CTGRUCell(Cell):
 
     def __init__(self, input_size: int, hidden_size: int, *, timescales: int = 8) -> None:
         super().__init__(input_size, hidden_size)
+        if timescales < 1:
+            raise ValueError(f"timescales must be at least 1, got {timescales}")
         self.gates = Gates(input_size, hidden_size, count=2)
         self.candidate = Gates(input_size, hidden_size)
         self.timescales = timescales

@@ -163,6 +163,9 @@ class PhasedLSTMCell(Cell):
     starts at 0. Periods τ start log-uniform over ``periods`` and shifts s uniform over a period; both are learned.
     The leak α stays on when the network is not training, so that one model gives one answer. The authors of the
     ODE-LSTM multiply by r and take gaps for absolute times.
+
+    In float32 a clock far beyond the periods loses the phase: outputs are off by some 0.3 % at 1,000 units and by
+    half at 100,000. Count time in a larger unit (``median_gap``) or use float64 for long recordings.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "clock")
@@ -179,9 +182,14 @@ class PhasedLSTMCell(Cell):
     ) -> None:
         super().__init__(input_size, hidden_size)
         self.gates = LSTMGates(input_size, hidden_size, forget_bias)
+        low, high = periods
+        if not (0 < low <= high and 0 < ratio_on <= 1 and 0 <= leak < 1):
+            raise ValueError(
+                "periods must be positive and in order, ratio_on from 0 to 1 and leak from 0 to below 1, got "
+                f"{periods}, {ratio_on} and {leak}"
+            )
         self.ratio_on = ratio_on
         self.leak = leak
-        low, high = periods
         self.log_period = nn.Parameter(torch.empty(hidden_size).uniform_(math.log(low), math.log(high)))
         self.shift = nn.Parameter(torch.rand(hidden_size) * self.log_period.detach().exp())
 

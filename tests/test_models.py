@@ -1,0 +1,91 @@
+"""Preprocessing, readout and storage of a whole model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import lapse
+from lapse.models import ModelConfig, SequenceModel
+
+
+def sequences(missing: bool, static: bool = False) -> lapse.Sequences:
+    random = np.random.default_rng(0)
+    values = [random.normal(80, 10, (length, 2)) for length in (5, 3, 7, 4)]
+    if missing:
+        for value in values:
+            value[1, 0] = np.nan
+    times = [np.cumsum(random.exponential(2.0, len(value))) for value in values]
+    extra = {"static": np.array([[1.0], [np.nan], [3.0], [4.0]])} if static else {}
+    return lapse.Sequences.from_arrays(values, times, targets=[0, 1, 0, 1], **extra)
+
+
+@pytest.mark.parametrize("model", ["gru-d", "ode-lstm"])
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_what_a_missing_value_holds_does_not_matter(model, standardize, bidirectional):
+    torch.manual_seed(0)
+    train = sequences(missing=True, static=True)
+    config = ModelConfig.for_data(
+        train, 2, model=model, hidden_size=4, options={"bidirectional": bidirectional}
+    )
+    trained = SequenceModel(config)
+    trained.measure(train, standardize=standardize, median_gap=True)
+    batch = train.batch([0, 1, 2, 3])
+    expected = trained(batch)
+    batch.values[~batch.observed] = 1e6
+    torch.testing.assert_close(trained(batch), expected)
+
+
+def test_both_directions_of_gru_d_know_the_mean():
+    train = sequences(missing=True)
+    config = ModelConfig.for_data(train, 2, model="gru-d", hidden_size=4, options={"bidirectional": True})
+    model = SequenceModel(config)
+    model.measure(train, standardize=False, median_gap=False)
+    means = [cell.input_mean for cell in model.layer.cells]
+    assert float(means[0][0]) > 50
+    assert torch.equal(means[0], means[1])
+
+
+def test_a_model_that_never_met_missing_values_takes_them_for_the_mean():
+    torch.manual_seed(0)
+    full, holes = sequences(missing=False), sequences(missing=True)
+    model = SequenceModel(ModelConfig.for_data(full, 2, hidden_size=4))
+    model.measure(full, standardize=True, median_gap=True)
+    batch = holes.batch([0, 1, 2, 3])
+    filled = full.batch([0, 1, 2, 3])
+    filled.values[~batch.observed] = model.input_mean.expand_as(filled.values)[~batch.observed]
+    torch.testing.assert_close(model(batch), model(filled))
+
+
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_a_saved_model_answers_the_same(tmp_path, readout):
+    torch.manual_seed(0)
+    data = sequences(missing=True, static=True)
+    config = ModelConfig.for_data(data, 3, hidden_size=4, readout=readout, options={"solver": "rk4"})
+    model = SequenceModel(config)
+    model.measure(data, standardize=True, median_gap=True)
+    model.save(tmp_path / "model.safetensors")
+    batch = data.batch([0, 1, 2, 3])
+    loaded = SequenceModel.load(tmp_path / "model.safetensors")
+    assert loaded.config == config
+    assert torch.equal(loaded(batch), model(batch))
+    assert model(batch).shape == ((4, 3) if readout == "last" else (4, 7, 3))
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match=r"model must be one of ode-rnn.*got 'lstmm'"):
+        ModelConfig(1, 1, model="lstmm")
+    with pytest.raises(ValueError, match="readout must be 'last' or 'every', got 'first'"):
+        ModelConfig(1, 1, readout="first")
+    with pytest.raises(TypeError, match=r"options must be plain values.*solvers go by name here: euler"):
+        ModelConfig(1, 1, options={"solver": lapse.Exponential(4)})
+
+
+def test_another_file_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="holds no lapse model"):
+        SequenceModel.load(tmp_path / "other.safetensors")

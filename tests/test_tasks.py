@@ -107,7 +107,7 @@ def test_the_published_table_is_complete() -> None:
 
 def test_an_unknown_option() -> None:
     with pytest.raises(
-        ValueError, match="task 'xor-dense' has no option 'fold'; it takes lengths, distinct, seed"
+        ValueError, match="task 'xor-dense' has no option 'fold'; it takes lengths, distinct, size, seed"
     ):
         TASKS["xor-dense"].load(fold=1)
 

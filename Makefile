@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench docs clean
+.PHONY: help setup demo test test-slow test-sanitize check format bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -25,6 +25,15 @@ test: $(READY)  ## the tests, on all cores
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+# Python itself is not instrumented, so the sanitizer is loaded first, and what Python keeps to its end is no leak.
+test-sanitize: $(READY)  ## the kernels' tests under AddressSanitizer
+	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	LAPSE_CXXFLAGS="-fsanitize=address -g -O1" OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest -m "not slow" tests/test_kernels_fused.py tests/test_kernels_single.py
+
+bench: $(READY)  ## speed against peers, as ratios in one run
+	$(BIN)/lapse bench
 
 check: $(READY)  ## format, lint, types, tests with coverage: what CI runs
 	$(BIN)/ruff format --check .

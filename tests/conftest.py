@@ -11,6 +11,6 @@ def processes() -> Any:
     """Processes that start in no time, since their server has loaded what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["unbroken", "lapse.study.local", "lightning", "torchmetrics.classification"]
+        ["unbroken", "lapse.study.local", "lightning", "torchmetrics.classification", "sklearn.datasets"]
     )
     return context

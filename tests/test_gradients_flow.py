@@ -17,7 +17,7 @@ import lapse
 from lapse.gradients import ErrorFlow, StateRecorder, error_flow
 from lapse.gradients.surfaces import filter_normalised, loss_surface
 from lapse.models import ModelConfig, SequenceModel
-from lapse.sequences import Batch
+from lapse.sequences import Batch, Sequences
 
 LENGTHS = [7, 3, 1, 5]
 
@@ -309,6 +309,33 @@ def test_the_callback_warns_of_an_explosion(tmp_path):
     _, (message,) = fit(tmp_path, ErrorFlowCallback(every_n_steps=1), model, gap=0.5, steps=1)
     assert "the gradient explodes" in message
     assert "gradient_clip_val" in message
+
+
+@lightning
+def test_the_callback_in_the_librarys_own_training():
+    from lapse.gradients import ErrorFlowCallback, ErrorFlowWarning
+    from lapse.training import Objective, TrainConfig
+    from lapse.training import fit as train
+
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(30, 2, generator=generator).numpy() for _ in range(8)]
+    times = [torch.arange(30.0).numpy()] * 8
+    data = Sequences.from_arrays(values, times, targets=[0, 1] * 4)
+    model = SequenceModel(ModelConfig(2, 2, model="rnn-decay", hidden_size=8))
+    objective = Objective("cross_entropy", ("accuracy",))
+    config = TrainConfig(epochs=1, batch_size=8)
+    with pytest.warns(ErrorFlowWarning, match="the gradient vanishes on its way back through 30 steps"):
+        train(model, objective, data, data, config, callbacks=[ErrorFlowCallback()])
+
+
+def test_the_callback_skips_a_step_in_which_no_layer_ran():
+    from lapse.gradients import ErrorFlowCallback
+
+    model, trainer = module(lapse.CTRNN(2, 8)), type("T", (), {"global_step": 0})()
+    callback = ErrorFlowCallback()
+    callback.on_train_batch_start(trainer, model, None, 0)
+    callback.on_before_backward(trainer, model, torch.zeros((), requires_grad=True))
+    assert "step" not in model.model.cells[0].__dict__
 
 
 def test_the_callback_lets_go_after_a_failure():

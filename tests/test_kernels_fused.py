@@ -1,4 +1,4 @@
-"""The fused loop against the reference: outputs, final states, every gradient, and what it leaves to the reference."""
+"""The fused loop against the reference: outputs, states, every gradient, and what is left to the reference."""
 
 from __future__ import annotations
 

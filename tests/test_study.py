@@ -1,6 +1,7 @@
 """Studies: every run once, none lost, whoever dies."""
 
 import dataclasses
+import io
 import os
 import signal
 import time
@@ -11,13 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
+from typer.testing import CliRunner
 
 from lapse import runs
+from lapse.cli import app
 from lapse.runs import RunConfig, run
 from lapse.study import Grid, LocalWorkers, study
 from lapse.study.cluster import RayWorkers
 from lapse.study.local import run_in_worker
-from lapse.study.schedule import State, describe_failure
+from lapse.study.progress import Progress
+from lapse.study.schedule import Ending, Run, State, describe_failure
 from unbroken import assert_same_run, metrics, small_config
 
 
@@ -77,15 +82,15 @@ def test_two_studies_on_one_folder_do_every_run_once(processes: Any, tmp_path: P
 
 
 def test_a_study_takes_over_from_one_that_was_killed(processes: Any, tmp_path: Path) -> None:
-    doomed = processes.Process(target=counted_study, args=(tmp_path,), kwargs={"epochs": 30})
+    doomed = processes.Process(target=counted_study, args=(tmp_path,), kwargs={"epochs": 8})
     doomed.start()
     wait_for(lambda: list(tmp_path.glob("**/metrics.csv")))
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.join()
-    few = configs(2, epochs=30)
+    few = configs(2, epochs=8)
     outcome = study(few, tmp_path, workers=LocalWorkers(tmp_path, 2))
     assert [one.state for one in outcome.runs] == [State.DONE, State.DONE]
-    assert_same_run(few[0].folder(tmp_path), reference(few[0], tmp_path), epochs=30)
+    assert_same_run(few[0].folder(tmp_path), reference(few[0], tmp_path), epochs=8)
 
 
 def test_a_failed_run_is_recorded_and_stops_nobody(tmp_path: Path) -> None:
@@ -109,7 +114,7 @@ def holder(lock: Path) -> int | None:
 
 
 def test_ray_goes_on_after_one_of_two_workers_was_killed(processes: Any, tmp_path: Path) -> None:
-    pair = configs(2, epochs=12)
+    pair = configs(2, epochs=8)
     folder = pair[0].folder(tmp_path)
     killed: list[int] = []
 
@@ -128,7 +133,7 @@ def test_ray_goes_on_after_one_of_two_workers_was_killed(processes: Any, tmp_pat
     assert [one.state for one in outcome.runs] == [State.DONE, State.DONE]
     assert [one.attempts for one in outcome.runs] == [2, 1]
     for config in pair:
-        assert_same_run(config.folder(tmp_path), reference(config, tmp_path), epochs=12)
+        assert_same_run(config.folder(tmp_path), reference(config, tmp_path), epochs=8)
 
 
 def test_settings_can_be_for_one_model_or_task() -> None:
@@ -145,3 +150,64 @@ def test_settings_can_be_for_one_model_or_task() -> None:
     assert seen["walker", "ode-lstm"] == ["train.epochs=3", "form=autonomous", "train.epochs=5"]
     with pytest.raises(ValueError, match="is for 'gru-d', which is not in this study"):
         Grid(["walker"], ["lstm"], range(1), ["gru-d:x=1"])
+
+
+def test_progress_tells_what_is_under_way_and_when_it_ends(tmp_path: Path) -> None:
+    finished, begun, untouched = (Run(config, config.folder(tmp_path)) for config in configs(3))
+    run(finished.config, tmp_path)
+    finished.state, begun.state = State.DONE, State.RUNNING
+    begun.folder.mkdir(parents=True)
+    lines = (finished.folder / "metrics.csv").read_text().splitlines(keepends=True)
+    (begun.folder / "metrics.csv").write_text("".join(lines[:2]))
+    console = Console(file=io.StringIO(), width=120)
+    with Progress(2, console) as progress:
+        progress.changed(finished)
+        progress.looked([finished, begun, untouched])
+    console.print(progress.render([finished, begun, untouched]))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "done    mini-digits lstm default seed 0  accuracy" in text
+    assert "mini-digits lstm default seed 1" in text
+    assert "1/3" in text
+    assert "1 waiting, 1 running, 1 done; at the latest at" in text
+
+
+def test_a_run_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
+    class Doomed:
+        """Workers that are killed as soon as they start."""
+
+        free = True
+
+        def __init__(self) -> None:
+            self.started: list[Run] = []
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *exception: object) -> None: ...
+
+        def start(self, run: Run) -> None:
+            self.started.append(run)
+
+        def ended(self) -> Any:
+            ends, self.started = [(run, Ending.KILLED) for run in self.started], []
+            return ends
+
+    outcome = study(configs(1), tmp_path, workers=Doomed())
+    assert outcome.failed[0].attempts == 3
+    assert "killed 3 times, as happens when memory runs out" in outcome.failed[0].error
+
+
+def test_the_command_says_by_its_status_whether_a_run_failed(tmp_path: Path) -> None:
+    words = ["study", "--tasks", "mini-digits", "--seeds", "1", "--workers", "1", "-o", str(tmp_path)]
+    small = ["--set", "hidden_size=4", "--set", "train.epochs=1", "--set", "train.batch_size=512"]
+    good = CliRunner().invoke(app, [*words, *small, "--models", "lstm"])
+    assert good.exit_code == 0, good.output
+    assert "1 of 1 runs are done" in good.stdout
+    bad = CliRunner().invoke(app, [*words, *small, "--models", "lstm,gru-d", "--set", "gru-d:nonsense=1"])
+    assert bad.exit_code == 1
+    assert "1 of 2 runs are done" in bad.stdout
+    assert "nonsense" in bad.stderr
+    typo = CliRunner().invoke(app, [*words, "--models", "lsmt"])
+    assert typo.exit_code == 2
+    assert "did you mean lstm" in typo.stderr

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 
 from lapse import LengthBatches, Sequences
 from lapse.models import ModelConfig, SequenceModel
-from lapse.training import Objective, TrainConfig, evaluate, fit
+from lapse.training import NonFiniteLoss, Objective, TrainConfig, evaluate, fit
 from lapse.training.callbacks import Record, Scalars
-from lapse.training.learner import NonFiniteLoss
 
 OBJECTIVE = Objective("mse", ("mse",), "every")
 

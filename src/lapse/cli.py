@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -147,15 +148,15 @@ def train(
     """
     from lapse.runs import RunBusy, run
     from lapse.tasks import DataFileError
-    from lapse.training import SeesTheFuture
-    from lapse.training.learner import NonFiniteLoss
+    from lapse.training import NonFiniteLoss, SeesTheFuture
 
     config = configure(task, model, preset, seed, setting or [])
     try:
         result = run(config, output, data_dir=data_dir, progress=True, devices=devices, nodes=nodes)
     except (DataFileError, NonFiniteLoss, RunBusy, SeesTheFuture) as error:
         _fail(f"lapse train {task}: {error}")
-    typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes of one machine, one speaks
+        typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
 
 
 @app.command()
@@ -238,6 +239,41 @@ def study(
     typer.echo(f"{len(outcome.results)} of {len(outcome.runs)} runs are done in {output}")
     if outcome.failed:
         _fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
+
+
+@app.command()
+def tune(
+    task: TaskName,
+    model: ModelName = "ode-lstm",
+    trials: Annotated[int, typer.Option(help="Trials in all, earlier ones included.", min=1)] = 20,
+    preset: Preset = "default",
+    seed: Annotated[int, typer.Option(help="Decides the runs and the search.")] = 0,
+    setting: Setting = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the trials.")] = Path("trials"),
+    data_dir: DataDir = None,
+) -> None:
+    """Search step size, batch, width, unit of time and form by validation; the test split is not looked at.
+
+    Cut short, the same command goes on; several at once share the work. Needs `lapse[tune]`.
+
+    Example: `lapse tune mini-digits --model ode-lstm --trials 20 --set train.epochs=15`
+    """
+    from lapse.tune import TuningFailed
+    from lapse.tune import tune as search
+
+    config = configure(task, model, preset, seed, setting or [])
+
+    def tell(trial: Any) -> None:
+        outcome = "failed" if trial.value is None else f"{trial.value:.5g}"
+        typer.echo(f"trial {trial.number}: {outcome}  {json.dumps(trial.params)}", err=True)
+
+    try:
+        best = search(config, output, trials, data_dir=data_dir, progress=True, after_trial=tell)
+    except (ImportError, TuningFailed) as error:
+        _fail(f"lapse tune {task}: {error}")
+    typer.echo(f"validation {best.metric} {best.value:.5g} is the best of {best.trials} trials; its test:")
+    settings = "".join(f" --set {word}" for word in setting or [])
+    typer.echo(f"{best.command(output)}{settings} --preset {preset}")
 
 
 def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir: Path | None) -> Any:

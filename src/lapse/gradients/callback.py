@@ -51,7 +51,7 @@ class ErrorFlowCallback(Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         recorder = self._close()
-        if recorder is None:
+        if recorder is None or not recorder.called:
             return
         flow = recorder.error_flow(loss, retain_graph=True)
         lags = flow.by_lag()
@@ -62,7 +62,9 @@ class ErrorFlowCallback(Callback):
                 "error_flow/first": first,
                 "error_flow/ratio": flow.ratio.nanmedian(),
                 "error_flow/factor": flow.factor.nanmedian(),
-            }
+            },
+            on_step=True,
+            on_epoch=False,
         )
         self._warn(trainer, pl_module, flow)
 

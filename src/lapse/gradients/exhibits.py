@@ -48,6 +48,8 @@ class Settings:
     hidden_size: int = 128
     mean_gaps: tuple[float, float, float] = (0.1, 1.0, 10.0)
     rows: int = 5  # sequences for each mean gap: a median and its quartiles
+    adjoint_spans: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)  # units of 1/τ
+    surface_points: int = 15  # a side
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -271,9 +273,9 @@ def adjoint(settings: Settings) -> Iterator[Exhibit]:
     gaps = [
         adjoint_gap(span, rtol, seed=settings.seed)
         for rtol in (1e-3, 1e-5, 1e-7)
-        for span in (1.0, 2.0, 4.0, 8.0, 16.0)
+        for span in settings.adjoint_spans
     ]
-    worst = gaps[4]
+    worst = gaps[len(settings.adjoint_spans) - 1]
     yield Exhibit(
         "adjoint-error",
         "The adjoint method is lossy",
@@ -319,7 +321,10 @@ def figure2(settings: Settings) -> Iterator[Exhibit]:
         ],
         partial(figures.teaching_signal, signals),
     )
-    surfaces = {name: parity_surface(model, events, settings.seed) for name, model in models.items()}
+    surfaces = {
+        name: parity_surface(model, events, settings.seed, settings.surface_points)
+        for name, model in models.items()
+    }
     slopes = ", ".join(f"{name} {surface.mean_slope:.2g}" for name, surface in surfaces.items())
     yield Exhibit(
         "loss-surfaces",

@@ -136,7 +136,9 @@ def intervals(between: Sequence[Interval]) -> Figure:
         axes.plot(interval.times, interval.output, color=look.colour, linewidth=0.9)
         if interval.memory is not None:
             axes.plot(interval.times, interval.memory, color=look.colour, linewidth=0.7, linestyle=DASHES[1])
-        axes.set_title(look.label, fontsize=6.5, loc="left")
+        axes.set_title(
+            look.label, fontsize=6.5, loc="left", x=-0.3
+        )  # over the tick labels: the names are long
         axes.tick_params(labelsize=6)
     for axes in panels.flat[len(between) :]:
         axes.set_axis_off()

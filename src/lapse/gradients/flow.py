@@ -129,6 +129,11 @@ class StateRecorder:
             )
         self._walks[layer] = Walk.of(input, kwargs.get("lengths"))
 
+    @property
+    def called(self) -> bool:
+        """Whether a layer ran: a process without rows in a distributed step has nothing to differentiate."""
+        return bool(self._walks)
+
     def projection(self, generator: torch.Generator | None = None) -> Tensor:
         """The last output of every row against a random unit vector, summed: a loss whose flow starts at 1."""
         _, layer = self._called()[-1]

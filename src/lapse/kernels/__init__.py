@@ -13,6 +13,7 @@ from lapse.cells import AugmentedLSTMCell, Cell, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.fused import recompute as recompute
 from lapse.kernels.reference import unroll as unroll_reference
+from lapse.kernels.single import step as step
 from lapse.kernels.steps import STEPS
 from lapse.kernels.torch_lstm import TorchLSTM
 

@@ -24,7 +24,7 @@ from lapse.kernels.steps import STEPS
 from lapse.kernels.workspace import borrow
 from lapse.solvers import not_finite
 
-BLOCK_ROWS = 32  # a block's records of one step stay in the second-level cache
+BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of fewer rows are slower
 SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
 
 _every: ContextVar[int] = ContextVar("lapse_recompute", default=0)
@@ -140,6 +140,14 @@ def _hooked(cell: Cell) -> bool:
 def _transformed(tensors: tuple[Tensor, ...], program: Program) -> list[Tensor]:
     functions = {"": lambda t: t, "softplus": F.softplus, "exp": torch.exp}
     return [functions[f](t.detach()).contiguous() for t, (_, f) in zip(tensors, program.tensors, strict=True)]
+
+
+def packed_weights(cell: Cell, program: Program, plan: native.Plan) -> Tensor:
+    """A cell's weights in the layout of the products, for the forward pass alone."""
+    tensors = tuple(tensors_of(cell, program))
+    packed = torch.empty(plan.packed_size, dtype=tensors[0].dtype)
+    plan.pack(_transformed(tensors, program), packed, backward=False)
+    return packed
 
 
 def _untransform(grad: Tensor, tensor: Tensor, transform: str) -> Tensor:

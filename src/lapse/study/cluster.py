@@ -58,7 +58,7 @@ class RayWorkers:
 
     @property
     def free(self) -> bool:
-        processors = self._ray.cluster_resources().get("CPU", 0)
+        processors: float = self._ray.cluster_resources().get("CPU", 0)
         return len(self._pending) < processors // self.threads
 
     def start(self, run: Run) -> None:

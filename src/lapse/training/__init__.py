@@ -7,4 +7,5 @@ from lapse.training.fit import Fitted as Fitted
 from lapse.training.fit import evaluate as evaluate
 from lapse.training.fit import fit as fit
 from lapse.training.objective import METRICS as METRICS
+from lapse.training.objective import NonFiniteLoss as NonFiniteLoss
 from lapse.training.objective import Objective as Objective

@@ -121,7 +121,7 @@ def scalars(folder: Path | None, epoch: int) -> list[L.Callback]:
         return []
     from torch.utils.tensorboard import SummaryWriter
 
-    return [Scalars(SummaryWriter(str(folder / "tensorboard"), purge_step=epoch))]  # type: ignore[no-untyped-call]
+    return [Scalars(SummaryWriter(str(folder / "tensorboard"), purge_step=epoch))]
 
 
 def _record(trainer: L.Trainer) -> Record:

@@ -7,6 +7,7 @@ gate asks the model itself: outputs up to a step must stay as they are whatever 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +43,8 @@ def _sample(sequences: Sequences) -> Batch:
     rows = np.argsort(sequences.lengths, kind="stable")[-ROWS:]
     batch = sequences.batch(rows)
     timed = ("values", "timespans", "observed", *(("targets",) if sequences.per_step else ()))
-    cut = {name: getattr(batch, name) for name in timed}
-    shorter = {name: None if tensor is None else tensor[:, :STEPS] for name, tensor in cut.items()}
+    whole: dict[str, Any] = {name: getattr(batch, name) for name in timed}
+    shorter = {name: tensor[:, :STEPS] for name, tensor in whole.items() if tensor is not None}
     return dataclasses.replace(batch, lengths=batch.lengths.clamp(max=STEPS), **shorter)
 
 

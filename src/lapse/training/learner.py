@@ -11,11 +11,7 @@ from torch import Tensor
 from lapse.models import SequenceModel
 from lapse.sequences import Batch
 from lapse.training.config import TrainConfig
-from lapse.training.objective import Objective, Scores
-
-
-class NonFiniteLoss(RuntimeError):
-    """The loss left the numbers; the run keeps its last checkpoint."""
+from lapse.training.objective import NonFiniteLoss, Objective, Scores
 
 
 class Learner(L.LightningModule):

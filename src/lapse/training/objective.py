@@ -15,6 +15,10 @@ from lapse.sequences import Batch
 METRICS = {"accuracy": True, "mse": False, "auroc": True, "auprc": True}
 
 
+class NonFiniteLoss(RuntimeError):
+    """The loss left the numbers; the run keeps its last checkpoint."""
+
+
 @dataclass(frozen=True)
 class Objective:
     """A loss, the metrics to report (the first one chooses the best epoch), and where the targets are."""

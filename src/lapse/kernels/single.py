@@ -1,0 +1,94 @@
+"""One observation at a time: the fused step without gradients, for streams.
+
+What does not change from event to event is done once: the program, the packed weights, the arguments' layout. A call
+looks whether the weights are still the ones that were packed (the same tensors, the same versions), fills in a few
+pointers and returns new states.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from lapse.cells import Cell, State
+from lapse.kernels import native
+from lapse.kernels.fused import Fused, packed_weights, plan_of, program_of
+from lapse.kernels.plain import plain_autograd
+from lapse.kernels.steps import STEPS
+from lapse.solvers import not_finite
+
+_FUSED = Fused()
+
+
+class _Ready:
+    """A cell made ready for steps of one batch size and dtype."""
+
+    def __init__(self, cell: Cell, rows: int, dtype: torch.dtype) -> None:
+        program = program_of(cell)
+        assert program is not None
+        self.rows, self.dtype, self.solver = rows, dtype, getattr(cell, "solver", None)
+        self.solver_steps = program.solver_steps
+        self.plan = plan_of(cell, dtype)
+        self.owners = [_owner(cell, name) for name, _ in program.tensors]
+        self.weights = [(d, key, d[key], d[key]._version) for d, key in self.owners]
+        self.packed = packed_weights(cell, program, self.plan)
+        count = len(program.states)
+        self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
+        self.output = torch.empty(rows, cell.hidden_size, dtype=dtype)
+        self.sizes, self.offsets = (ctypes.c_int64 * 1)(rows), (ctypes.c_int64 * 1)(0)
+        self.call = call = native.Call(1, rows, rows, 1, 0)
+        call.batch_sizes, call.offsets = ctypes.addressof(self.sizes), ctypes.addressof(self.offsets)
+        call.states, call.final_states = ctypes.addressof(self.states), ctypes.addressof(self.final)
+        call.output, call.packed = self.output.data_ptr(), self.packed.data_ptr()
+        _, size, _ = self.plan.sizes(call)
+        self.scratch = torch.empty(size, dtype=dtype)
+        call.scratch = self.scratch.data_ptr()
+        self.address = ctypes.addressof(call)
+
+    def serves(self, cell: Any, input: Tensor) -> bool:
+        return (
+            len(input) == self.rows
+            and input.dtype is self.dtype
+            and getattr(cell, "solver", None) is self.solver
+            and all(d[key] is t and t._version == version for d, key, t, version in self.weights)
+        )
+
+    def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
+        final = tuple([torch.empty_like(s) for s in state])
+        call, states, ends = self.call, self.states, self.final
+        call.input, call.spans = input.data_ptr(), timespan.data_ptr()
+        for i, old in enumerate(state):
+            states[i], ends[i] = old.data_ptr(), final[i].data_ptr()
+        self.plan.forward(self.plan.handle, self.address)
+        if call.failed_step >= 0:
+            raise not_finite(call.failed_row, float(timespan[call.failed_row]), self.solver_steps)
+        return final[0], final
+
+
+_ready: WeakKeyDictionary[Cell, _Ready] = WeakKeyDictionary()
+
+
+def step(cell: Cell, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
+    """``cell.step`` by the fused path where no gradient is asked for and a kernel covers the call."""
+    if type(cell) not in STEPS or torch.is_grad_enabled() or not plain_autograd():
+        return cell.step(input, state, timespan)
+    ready = _ready.get(cell)
+    if ready is None or not ready.serves(cell, input):
+        if not _FUSED.covers(cell, input, state, timespan):
+            return cell.step(input, state, timespan)
+        ready = _ready[cell] = _Ready(cell, len(input), input.dtype)
+    for tensor in (input, timespan, *state):
+        if tensor.dtype is not ready.dtype or not tensor.is_cpu or not tensor.is_contiguous():
+            return cell.step(input, state, timespan)
+    return ready.step(input, state, timespan)
+
+
+def _owner(cell: Cell, name: str) -> tuple[dict[str, Any], str]:
+    """Where the cell keeps a tensor: the dict that an assignment would change."""
+    path, _, key = name.rpartition(".")
+    module = cell.get_submodule(path)
+    return (module._parameters if key in module._parameters else module._buffers), key

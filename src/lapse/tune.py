@@ -1,0 +1,179 @@
+"""Search for hyperparameters with Optuna: every trial is a run, judged by validation and never by test.
+
+A trial's run stops before the test split is looked at. Trials are kept in a journal beside the runs, so that a search
+can be cut off and taken up again, or done by several processes at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lapse.models import MODELS
+from lapse.runs import RunBusy, RunConfig, hold, objective_of, run_without_test
+from lapse.solvers import SolverError
+from lapse.tasks import TASKS
+from lapse.training import NonFiniteLoss
+
+
+class TuningFailed(RuntimeError):
+    """No trial came to an end."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these values."""
+
+    values: tuple[Any, ...]
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        return trial.suggest_categorical(name, list(self.values))
+
+
+@dataclass(frozen=True)
+class LogRange:
+    """A number between two others, every order of magnitude as likely."""
+
+    low: float
+    high: float
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        return trial.suggest_float(name, self.low, self.high, log=True)
+
+
+Space = Mapping[str, Choice | LogRange]
+
+
+def space_for(model: str) -> Space:
+    """What decided most in trials by hand: step size, batch, width, the unit of time, and the form of the model."""
+    space: dict[str, Choice | LogRange] = {
+        "train.learning_rate": LogRange(3e-4, 2e-2),
+        "train.batch_size": Choice((32, 64, 128, 256)),
+        "hidden_size": Choice((32, 64, 128)),
+        "train.median_gap": Choice((True, False)),
+    }
+    forms = getattr(MODELS[model], "forms", None)
+    return space | {"form": Choice(tuple(forms))} if forms else space
+
+
+def with_parameters(config: RunConfig, parameters: Mapping[str, Any]) -> RunConfig:
+    """``train.NAME``, a field of the run, or an option of the model, as ``--set`` reads them."""
+    for name, value in parameters.items():
+        if name.startswith("train."):
+            train = dataclasses.replace(config.train, **{name.removeprefix("train."): value})
+            config = dataclasses.replace(config, train=train)
+        elif name in ("hidden_size", "num_layers"):
+            config = dataclasses.replace(config, **{name: value})
+        else:
+            config = dataclasses.replace(config, model_options={**config.model_options, name: value})
+    return config
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best trial: its config, its validation metric, and how many trials were finished."""
+
+    config: RunConfig
+    parameters: Mapping[str, Any]
+    metric: str
+    value: float
+    trials: int
+
+    def command(self, root: str | Path) -> str:
+        """The command that does the run of the best trial; only the test is left to do."""
+        words = ["lapse", "train", self.config.task, "--model", self.config.model, "--seed"]
+        words += [str(self.config.train.seed), "--output", str(root)]
+        for name, value in self.parameters.items():
+            words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        return shlex.join(words)
+
+
+def tune(
+    config: RunConfig,
+    root: str | Path,
+    trials: int,
+    *,
+    space: Space | None = None,
+    data_dir: str | Path | None = None,
+    progress: bool = False,
+    after_trial: Callable[[Any], None] = lambda trial: None,
+) -> Tuned:
+    """Search until ``trials`` trials are finished, those of earlier calls among them; failed ones count too."""
+    search = _Search(config, Path(root), space or space_for(config.model), data_dir, progress)
+    study = search.open()
+    search.take_up(study)
+    for _ in range(trials - search.finished(study)):
+        after_trial(search.one(study))
+    if not search.finished(study):
+        raise TuningFailed(f"every trial failed; see error.txt in the folders of the runs in {root}")
+    best = study.best_trial
+    metric = objective_of(TASKS[config.task]).metrics[0]
+    return Tuned(
+        with_parameters(config, best.params), best.params, metric, best.value, search.finished(study)
+    )
+
+
+@dataclass(frozen=True)
+class _Search:
+    config: RunConfig
+    root: Path
+    space: Space
+    data_dir: str | Path | None
+    progress: bool
+
+    def open(self) -> Any:
+        optuna = _import_optuna()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.root.mkdir(parents=True, exist_ok=True)
+        journal = optuna.storages.journal.JournalFileBackend(str(self.root / "trials.journal"))
+        objective = objective_of(TASKS[self.config.task])
+        return optuna.create_study(
+            storage=optuna.storages.JournalStorage(journal),
+            sampler=optuna.samplers.TPESampler(seed=self.config.train.seed),
+            study_name=f"{self.config.task} {self.config.model} {self.config.preset} {self.config.digest}",
+            direction="maximize" if objective.maximize else "minimize",
+            load_if_exists=True,
+        )
+
+    def finished(self, study: Any) -> int:
+        return sum(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False))
+
+    def take_up(self, study: Any) -> None:
+        """Trials of a search that was killed are asked for again; their runs go on from their last epoch."""
+        for trial in study.get_trials(deepcopy=False):
+            if trial.state.name == "RUNNING" and not self._is_held(trial.params):
+                study.tell(trial.number, state=_import_optuna().trial.TrialState.FAIL)
+                study.enqueue_trial(trial.params)
+
+    def _is_held(self, parameters: Mapping[str, Any]) -> bool:
+        try:
+            with hold(with_parameters(self.config, parameters).folder(self.root)):
+                return False
+        except RunBusy:
+            return True
+
+    def one(self, study: Any) -> Any:
+        """A trial from start to end; a training that breaks down counts as a failed trial, not as the end."""
+        trial = study.ask()
+        parameters = {name: kind.suggest(trial, name) for name, kind in self.space.items()}
+        config = with_parameters(self.config, parameters)
+        try:
+            fitted = run_without_test(config, self.root, data_dir=self.data_dir, progress=self.progress)
+        except (NonFiniteLoss, SolverError, RunBusy):
+            # The traceback is in error.txt of the run; the journal remembers not to come back here.
+            return study.tell(trial, state=_import_optuna().trial.TrialState.FAIL)
+        return study.tell(trial, fitted.best_value)
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError(
+            f"a search needs Optuna ({error}); install it with: pip install 'lapse[tune]'"
+        ) from error
+    return optuna

@@ -1,0 +1,93 @@
+"""The fused single step: the reference's answer, weights that change under it, and what it leaves to the cell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lapse
+from lapse import cells, kernels
+from lapse.kernels import native, single
+from lapse.kernels.steps import STEPS
+from lapse.solvers import Adaptive
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
+
+
+def event(cell: cells.Cell, rows: int = 1) -> tuple[torch.Tensor, cells.State, torch.Tensor]:
+    x = torch.randn(rows, cell.input_size, dtype=next(cell.parameters()).dtype)
+    state = tuple(torch.rand(rows, n).to(x) for n in cell.state_sizes)
+    return cell.prepare(x, None), state, torch.rand(rows).to(x)
+
+
+def check_step(cell: cells.Cell, rows: int = 1) -> None:
+    x, state, span = event(cell, rows)
+    with torch.no_grad():
+        output, final = kernels.step(cell, x, state, span)
+        expected, expected_final = cell.step(x, state, span)
+    for a, e in zip((output, *final), (expected, *expected_final), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell_type", STEPS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("hidden_size", [1, 5, 64, 100])
+def test_agrees_with_the_cell(cell_type: type[cells.Cell], hidden_size: int) -> None:
+    torch.manual_seed(0)
+    cell = cell_type(3, hidden_size)
+    check_step(cell)
+    assert cell in single._ready
+    check_step(cell, 4)
+    check_step(cell)
+
+
+def test_a_stream_gives_the_bits_of_the_sequence() -> None:
+    torch.manual_seed(0)
+    cell = cells.ODELSTMCell(3, 20)
+    x, spans = torch.randn(9, 3), torch.rand(9)
+    state = cell.initial_state(1)
+    with torch.no_grad():
+        whole, _ = kernels.unroll(cell, x, state, spans, [1] * 9)
+        for i in range(9):
+            output, state = kernels.step(cell, x[i : i + 1], state, spans[i : i + 1])
+            assert torch.equal(output, whole[i : i + 1])
+
+
+def test_changed_weights_are_noticed() -> None:
+    torch.manual_seed(0)
+    cell = cells.CTRNNCell(3, 5)
+    check_step(cell)
+    with torch.no_grad():
+        cell.field.scale.mul_(2)
+    check_step(cell)
+    cell.field.gates.bias = torch.nn.Parameter(torch.ones(5))
+    check_step(cell)
+    cell.solver = lapse.FixedStep(lapse.EULER, 1)
+    check_step(cell)
+    check_step(cell.double())
+
+
+@pytest.mark.parametrize("change", [Adaptive(), None], ids=["solver", "layout"])
+def test_what_it_does_not_cover(change: Adaptive | None) -> None:
+    torch.manual_seed(0)
+    cell = cells.CTRNNCell(3, 5)
+    if change is not None:
+        cell.solver = change
+    x, state, span = event(cell, 4)
+    x = x.t().contiguous().t() if change is None else x
+    with torch.no_grad():
+        torch.testing.assert_close(kernels.step(cell, x, state, span)[0], cell.step(x, state, span)[0])
+
+
+def test_gradients_flow_when_they_are_wanted() -> None:
+    cell = cells.CTRNNCell(3, 5)
+    output, _ = kernels.step(cell, *event(cell))
+    output.sum().backward()
+    assert cell.field.scale.grad is not None
+
+
+def test_a_failure_names_the_row() -> None:
+    cell = cells.CTRNNCell(3, 5)
+    x, state, span = event(cell, 3)
+    x[1] = torch.nan
+    with torch.no_grad(), pytest.raises(lapse.SolverError, match="row 1"):
+        kernels.step(cell, x, state, span)

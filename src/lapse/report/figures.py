@@ -233,7 +233,7 @@ def _events(axes: Axes, one: Sequences, feature: int) -> None:
     else:
         axes.plot(times, values, color=colour, linewidth=0.7, alpha=0.6)
     axes.plot(times, values, "o", color=colour, markersize=3 if len(times) < 40 else 1.8)
-    axes.set_ylabel(one.features[feature])
+    axes.set_ylabel(one.features[feature], parse_math=False)  # a name may hold dollars
     axes.grid(visible=False, axis="x")
 
 

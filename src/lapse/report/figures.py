@@ -121,7 +121,7 @@ def score_against_cost(table: Table) -> Figure:
                 seconds, row.mean, yerr=row.std, fmt="o" if variant == 0 else "D", color=colour, markersize=4.5,
                 elinewidth=1,
             )  # fmt: skip
-            places.append((seconds, row.mean, _short_name(row)))
+            places.append((seconds, row.mean, row.name))
         axes.margins(x=0.28, y=0.15)
         axes.set(xlabel="seconds of training, all epochs of one run", ylabel=f"test {_metric(table)}")
         _plain_log_ticks(axes.xaxis)
@@ -164,20 +164,31 @@ def _spots(x: float, y: float, width: float, height: float) -> list[_Box]:
 
 
 def _label_points(canvas: Canvas, axes: Axes, places: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside their points, each in the first free spot around it, so that none covers a point or another."""
+    """Models' names, each in the first free spot around its point, so that none covers a point or another.
+
+    In a crowd a name may stand a little away: its colour says whose it is.
+    """
     canvas.draw_without_rendering()
     points = [axes.transData.transform(place[:2]) * 72 / canvas.dpi for place in places]
     taken = [_Box(x - 3, y - 3, 6, 6) for x, y in points]
-    for (x, y), (seconds, value, name) in zip(points, places, strict=True):
-        width, height = 0.56 * LABEL * len(name), 1.05 * LABEL
+    for (x, y), (seconds, value, model) in zip(points, places, strict=True):
+        label = style.MODELS[model].label
+        width, height = 0.56 * LABEL * len(label), 1.05 * LABEL
         spot = min(_spots(x, y, width, height), key=lambda box: sum(box.covers(other) for other in taken))
         taken.append(spot)
         # Widths are estimates: the edge that faces the point is the one to hold on to.
         side, edge = ("right", spot.left + width) if spot.left + width < x else ("left", spot.left)
+        rise = spot.low - y + height / 2
         axes.annotate(
-            name, (seconds, value), (edge - x, spot.low - y + height / 2), textcoords="offset points",
-            ha=side, va="center", fontsize=LABEL,
-        )  # fmt: skip
+            label,
+            (seconds, value),
+            (edge - x, rise),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=LABEL,
+            color=theme.model_colour(model),
+        )
 
 
 def gap_histogram(task: Task, train: Sequences) -> Figure:
@@ -295,10 +306,6 @@ def _runs(table: Table) -> Iterator[Any]:
 
 def _metric(table: Table) -> str:
     return f"{table.metric} (%)" if table.unit else table.metric
-
-
-def _short_name(row: Row) -> str:
-    return style.MODELS[row.name].label
 
 
 def _plain_log_ticks(axis: Axis) -> None:

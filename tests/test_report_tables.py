@@ -258,10 +258,11 @@ def test_wrong_use_exits_with_2(tmp_path: Path, two_models: Path) -> None:
 
 def test_nothing_finished_is_a_failure(tmp_path: Path) -> None:
     write_failed(tmp_path, LSTM)
-    done = CliRunner().invoke(app, ["table", str(tmp_path)])
-    assert done.exit_code == 1
-    assert "no run in" in done.stderr
-    assert not done.stdout
+    for command in ("table", "report"):
+        done = CliRunner().invoke(app, [command, str(tmp_path)])
+        assert done.exit_code == 1
+        assert "is finished. Runs left out: 1 failed" in done.stderr
+        assert not done.stdout
 
 
 def test_every_model_has_its_two_colours() -> None:

@@ -107,7 +107,7 @@ def test_the_published_table_is_complete() -> None:
 
 def test_an_unknown_option() -> None:
     with pytest.raises(
-        ValueError, match="task 'xor-dense' has no option 'fold'; it takes lengths, distinct, seed"
+        ValueError, match="task 'xor-dense' has no option 'fold'; it takes lengths, distinct, size, seed"
     ):
         TASKS["xor-dense"].load(fold=1)
 
@@ -394,3 +394,10 @@ def test_splits_list_their_parts(folder: Path) -> None:
     splits = TASKS["mini-digits"].load()
     assert isinstance(splits, Splits)
     assert list(splits.parts()) == ["train", "validation", "test"]
+
+
+def test_xor_can_be_small() -> None:
+    splits = TASKS["xor-event"].load(lengths=(2, 9), size=50)
+    assert [len(part) for part in splits.parts().values()] == [45, 5, 5]
+    with pytest.raises(ValueError, match="at least 10 blocks"):
+        TASKS["xor-event"].load(size=9)

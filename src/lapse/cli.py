@@ -313,25 +313,24 @@ def table(
     from lapse.report.collection import Collection, NoRuns
     from lapse.report.formats import FORMATS
     from lapse.report.page import with_baselines
-    from lapse.report.tables import build_tables
+    from lapse.report.tables import NothingFinished, build_tables
 
     known("--format", format, FORMATS)
     try:
         collection = Collection.read(runs)
+        tables = build_tables(collection)
     except NoRuns as error:
         raise typer.BadParameter(str(error), param_hint="DIR") from error
-    tables = build_tables(collection)
+    except NothingFinished as error:
+        _fail(f"lapse table: {error}")
     if baselines:
         with Console(stderr=True).status("computing baselines"):
             tables = [with_baselines(each, data_dir)[0] for each in tables]
-    if tables:
-        typer.echo(FORMATS[format](tables), nl=False)
+    typer.echo(FORMATS[format](tables), nl=False)
     notes = dict.fromkeys(note for each in tables for note in each.notes) if format == "csv" else {}
     for message in dict.fromkeys((*notes, collection.left_out())):
         if message:
             typer.echo(message, err=True)
-    if not tables:
-        _fail(f"lapse table: no run in {runs} is finished")
 
 
 @app.command()
@@ -352,6 +351,7 @@ def report(
 
     from lapse.report.collection import NoRuns
     from lapse.report.page import report as make_page
+    from lapse.report.tables import NothingFinished
     from lapse.sequences.storage import write_atomically
 
     target = output or runs / "report.html"
@@ -360,6 +360,8 @@ def report(
             page = make_page(runs, data_dir, say=lambda title: status.update(f"drawing {title}"))
     except NoRuns as error:
         raise typer.BadParameter(str(error), param_hint="DIR") from error
+    except NothingFinished as error:
+        _fail(f"lapse report: {error}")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, lambda file: file.write(page.encode()))
     typer.echo(target)

@@ -20,6 +20,7 @@ from lapse.tasks import Splits, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Canvas
 
 SIZE = (3.9, 2.5)  # inches; small, so that its letters are still readable on a phone
@@ -77,6 +78,10 @@ def learning_curves(table: Table) -> Figure:
         for row in _reference(table):
             axes.axhline(row.mean, color=theme.MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
         axes.set(xlabel="epoch", ylabel=f"validation {_metric(table)}")
+        if not table.maximize:
+            # An error falls by factors; what matters happens where it is small.
+            axes.set_yscale("log")
+            _plain_log_ticks(axes.yaxis)
         axes.margins(x=0.01)
         caption = f"Validation {table.metric} after each epoch; line: mean over seeds, band: their range."
         for row in _reference(table):
@@ -116,15 +121,15 @@ def score_against_cost(table: Table) -> Figure:
                 seconds, row.mean, yerr=row.std, fmt="o" if variant == 0 else "D", color=colour, markersize=4.5,
                 elinewidth=1,
             )  # fmt: skip
-            places.append((seconds, row.mean, _short_name(row)))
+            places.append((seconds, row.mean, row.name))
         axes.margins(x=0.28, y=0.15)
         axes.set(xlabel="seconds of training, all epochs of one run", ylabel=f"test {_metric(table)}")
-        _plain_log_ticks(axes)
+        _plain_log_ticks(axes.xaxis)
         _label_points(canvas, axes, places)
         better = "up and to the left" if table.maximize else "down and to the left"
-        caption = (
-            f"Test {table.metric} against the time one training took; better is {better}. Bars: one std."
-        )
+        caption = f"Test {table.metric} against the time one training took; better is {better}."
+        if any(row.std for row in table.models):
+            caption += " Bars: one standard deviation."
         return _finished(
             canvas, f"Test {table.metric} against cost, {table.title}", "Score against cost", caption
         )
@@ -159,20 +164,31 @@ def _spots(x: float, y: float, width: float, height: float) -> list[_Box]:
 
 
 def _label_points(canvas: Canvas, axes: Axes, places: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside their points, each in the first free spot around it, so that none covers a point or another."""
+    """Models' names, each in the first free spot around its point, so that none covers a point or another.
+
+    In a crowd a name may stand a little away: its colour says whose it is.
+    """
     canvas.draw_without_rendering()
     points = [axes.transData.transform(place[:2]) * 72 / canvas.dpi for place in places]
     taken = [_Box(x - 3, y - 3, 6, 6) for x, y in points]
-    for (x, y), (seconds, value, name) in zip(points, places, strict=True):
-        width, height = 0.56 * LABEL * len(name), 1.05 * LABEL
+    for (x, y), (seconds, value, model) in zip(points, places, strict=True):
+        label = style.MODELS[model].label
+        width, height = 0.56 * LABEL * len(label), 1.05 * LABEL
         spot = min(_spots(x, y, width, height), key=lambda box: sum(box.covers(other) for other in taken))
         taken.append(spot)
         # Widths are estimates: the edge that faces the point is the one to hold on to.
         side, edge = ("right", spot.left + width) if spot.left + width < x else ("left", spot.left)
+        rise = spot.low - y + height / 2
         axes.annotate(
-            name, (seconds, value), (edge - x, spot.low - y + height / 2), textcoords="offset points",
-            ha=side, va="center", fontsize=LABEL,
-        )  # fmt: skip
+            label,
+            (seconds, value),
+            (edge - x, rise),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=LABEL,
+            color=theme.model_colour(model),
+        )
 
 
 def gap_histogram(task: Task, train: Sequences) -> Figure:
@@ -197,8 +213,9 @@ def _bars(axes: Axes, gaps: Array) -> None:
     """A bar for each gap where there are few different ones; else bins, even in the logarithm if gaps vary much."""
     # Rounded, because times that were subtracted differ in their last bits.
     values, counts = np.unique(gaps.round(6), return_counts=True)
-    positive = values[values > 0]
-    wide = len(positive) > 0 and positive[-1] / positive[0] > 100
+    # The middle 98 % decide: one gap of a microsecond among many of a second is no reason for a logarithm.
+    low, high = np.quantile(gaps, (0.01, 0.99))
+    wide = low > 0 and high / low > 100
     look: Any = {"color": theme.model_colour("gru-ode"), "alpha": 0.85}
     if len(values) <= MOST_BARS and not wide:
         step = np.diff(values).min() if len(values) > 1 else 1.0
@@ -233,7 +250,10 @@ def _events(axes: Axes, one: Sequences, feature: int) -> None:
     else:
         axes.plot(times, values, color=colour, linewidth=0.7, alpha=0.6)
     axes.plot(times, values, "o", color=colour, markersize=3 if len(times) < 40 else 1.8)
-    axes.set_ylabel(one.features[feature])
+    # A name may hold dollars, which are no mathematics; and may be long, so that it stands above and not beside.
+    axes.set_title(
+        one.features[feature], loc="left", fontsize=LABEL, color=theme.MUTED, pad=2, parse_math=False
+    )
     axes.grid(visible=False, axis="x")
 
 
@@ -288,17 +308,13 @@ def _metric(table: Table) -> str:
     return f"{table.metric} (%)" if table.unit else table.metric
 
 
-def _short_name(row: Row) -> str:
-    return style.MODELS[row.name].label
-
-
-def _plain_log_ticks(axes: Axes) -> None:
-    """1, 2, 5, 10, 20 rather than powers: training times seldom span two decades."""
+def _plain_log_ticks(axis: Axis) -> None:
+    """1, 2, 5, 10, 20 rather than powers: times and errors seldom span two decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 @contextmanager
@@ -307,7 +323,7 @@ def _canvas(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    height = SIZE[1] if rows == 1 else 0.5 + 0.62 * rows
+    height = SIZE[1] if rows == 1 else 0.5 + 0.66 * rows
     with style.drawing(), matplotlib.rc_context(_RC):
         canvas = Canvas(figsize=(SIZE[0], max(height, SIZE[1])))
         yield canvas, canvas.subplots(rows, sharex=True)

@@ -44,7 +44,11 @@ def published(table: Table, row: Row) -> str:
 
 
 def difference(row: Row) -> str:
-    return "–" if row.difference is None else f"{row.difference:+.1f}".replace("-", "−")
+    """Always with its sign, unless it rounds to nothing."""
+    if row.difference is None:
+        return "–"
+    shown = f"{row.difference:+.1f}"
+    return "0.0" if float(shown) == 0 else shown.replace("-", "−")
 
 
 def parameters(row: Row) -> str:

@@ -62,8 +62,12 @@ def with_baselines(table: Table, data_dir: str | Path | None = None) -> tuple[Ta
     try:
         with without_download():
             splits = task.load(data_dir, **options)
-    except (DataFileError, ImportError) as error:
-        return table.with_note(f"No baselines: the data are not on this machine ({error})."), None
+    except (DataFileError, ImportError):
+        # Which folders were searched is nothing for a page that others read; the command tells it.
+        note = (
+            f"No baselines: the data are not on this machine; `lapse data {task.name}` tells what is missing."
+        )
+        return table.with_note(note), None
     return table.with_baselines(baselines(task, splits)), splits
 
 

@@ -27,6 +27,10 @@ SAME_AS_THE_PAPERS: dict[str, tuple[Settings, ...]] = {
 }
 
 
+class NothingFinished(RuntimeError):
+    """There are runs, and none of them is done."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A model with its settings, over its seeds; or a trivial baseline, which has neither.
@@ -111,6 +115,8 @@ class Table:
 
 def build_tables(collection: Collection) -> list[Table]:
     """A table for each task, and one more for each other form of its data that runs were done on."""
+    if not collection.finished:
+        raise NothingFinished(f"no run in {collection.root} is finished. {collection.left_out()}")
     return [_table(groups, collection) for groups in collection.variants().values()]
 
 

@@ -24,7 +24,7 @@ from lapse.tasks.base import ACCURACY, PaperSettings, Splits, Task
 from lapse.tasks.published import PUBLISHED
 
 BITS = 32
-SIZE = 100_000  # blocks to learn from, a tenth of them for validation; a tenth as many again to test on
+TRAIN, VALIDATION, TEST = 90_000, 10_000, 10_000
 
 Lengths = tuple[int, int]
 AUTHORS_LENGTHS: Lengths = (2, 32)
@@ -35,7 +35,7 @@ def load_dense(
     *,
     lengths: Lengths | None = None,
     distinct: bool = False,
-    size: int = SIZE,
+    size: int | None = None,
     seed: int = 0,
 ) -> Splits:
     return _load(_dense, lengths, distinct, size, seed)
@@ -46,25 +46,23 @@ def load_event(
     *,
     lengths: Lengths | None = None,
     distinct: bool = False,
-    size: int = SIZE,
+    size: int | None = None,
     seed: int = 0,
 ) -> Splits:
     return _load(_event, lengths, distinct, size, seed)
 
 
-def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int, seed: int) -> Splits:
+def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int | None, seed: int) -> Splits:
     low, high = lengths or (BITS, BITS + 1)
     if not 1 <= low < high <= BITS + 1:
         raise ValueError(
             f"lengths={lengths}: expected (low, high) with 1 <= low < high <= {BITS + 1}, high not included"
         )
-    if size < 10:
-        raise ValueError(f"size={size}: expected at least 10 blocks, so that every part has one")
-    tenth = size // 10
-    bits, sizes = blocks(size + tenth, low, high, seed)
+    counts = _counts(size)
+    bits, sizes = blocks(sum(counts), low, high, seed)
     keys = _keys(bits, sizes)
-    train, validation, test = np.split(np.arange(len(bits)), [size - tenth, size])
-    repeated = np.isin(keys[test], keys[:size])
+    train, validation, test = np.split(np.arange(len(bits)), np.cumsum(counts)[:2])
+    repeated = np.isin(keys[test], keys[: test[0]])
     notes = [f"{repeated.mean():.1%} of the test blocks are also in training"]
     if distinct:
         validation = validation[~np.isin(keys[validation], keys[train])]
@@ -75,6 +73,15 @@ def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int, seed: i
         notes.append(f"blocks of {low} to {high - 1} bits{whose}; the paper says {BITS}")
     parts = (code(bits[part], sizes[part]) for part in (train, validation, test))
     return Splits(*parts, notes=tuple(notes))
+
+
+def _counts(size: int | None) -> tuple[int, int, int]:
+    """Blocks in each part: the paper's, or of `size` a tenth for validation, and a tenth as many again to test on."""
+    if size is None:
+        return TRAIN, VALIDATION, TEST
+    if size < 10:
+        raise ValueError(f"size={size}: expected at least 10 blocks, so that every part has one")
+    return size - size // 10, size // 10, size // 10
 
 
 def blocks(count: int, low: int, high: int, seed: int) -> tuple[Array, Array]:
@@ -142,5 +149,7 @@ def _task(name: str, summary: str, loader: Any) -> Task:
     )
 
 
-DENSE = _task("xor-dense", "parity of 32 random bits, one event a bit", load_dense)
-EVENT = _task("xor-event", "parity of 32 random bits, one event a run of equal bits", load_event)
+DENSE = _task("xor-dense", "parity of random bits, 32 unless told otherwise, one event a bit", load_dense)
+EVENT = _task(
+    "xor-event", "parity of random bits, 32 unless told otherwise, one event a run of equal bits", load_event
+)

@@ -85,7 +85,7 @@ class Run:
     def is_held(self) -> bool:
         """Whether a process works in the folder right now."""
         try:
-            with hold(self.folder):
+            with hold(self.folder, patience=0):
                 return False
         except RunBusy:
             return True

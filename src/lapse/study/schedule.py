@@ -142,7 +142,7 @@ class _Schedule:
     def __post_init__(self) -> None:
         for run in self.runs:
             if run.is_done:
-                self._set(run, State.DONE)
+                run.state = State.DONE  # no news to anyone
             else:
                 self.queue.append(run)
 

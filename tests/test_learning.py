@@ -8,16 +8,18 @@ import torch
 from lapse import TASKS
 from lapse.models import ModelConfig, SequenceModel
 from lapse.runs import objective_of
-from lapse.sequences import Sequences
 from lapse.tasks import Splits
 from lapse.training import TrainConfig, evaluate, fit
 
 
-def accuracy(task: str, model: str, splits: Splits, config: TrainConfig, **options: Any) -> float:
-    """Percent of the test split that a model of 64 units gets right; time in the task's own unit."""
+def accuracy(
+    task: str, model: str, splits: Splits, config: TrainConfig, *, hidden_size: int = 64, **options: Any
+) -> float:
+    """Percent of the test split that a model gets right after training; time in the task's own unit."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    shape = ModelConfig.for_data(splits.train, TASKS[task].output_size, model=model, options=options)
+    size = {"output_size": TASKS[task].output_size, "hidden_size": hidden_size}
+    shape = ModelConfig.for_data(splits.train, **size, model=model, options=options)
     trained = SequenceModel(shape)
     objective = objective_of(TASKS[task])
     fit(trained, objective, splits.train, splits.validation, config)
@@ -26,19 +28,16 @@ def accuracy(task: str, model: str, splits: Splits, config: TrainConfig, **optio
 
 def test_ode_lstm_reads_handwritten_digits() -> None:
     splits = TASKS["mini-digits"].load()
-    config = TrainConfig(epochs=20, batch_size=32)
-    assert accuracy("mini-digits", "ode-lstm", splits, config, form="autonomous") >= 85
+    # 64 units get there too (86 % at this rate, 90 % at 8e-3), but need 20 epochs.
+    config = TrainConfig(epochs=12, batch_size=32)
+    assert accuracy("mini-digits", "ode-lstm", splits, config, hidden_size=128, form="autonomous") >= 85
 
 
 @pytest.fixture(scope="module")
 def bits() -> Splits:
     """Streams of 2 to 8 bits in event coding, a few thousand of them."""
     whole = TASKS["xor-event"].load(lengths=(2, 9))
-
-    def some(part: Sequences, count: int) -> Sequences:
-        return part[:count]
-
-    return Splits(some(whole.train, 5000), some(whole.validation, 1000), some(whole.test, 2000))
+    return Splits(whole.train[:5000], whole.validation[:1000], whole.test[:2000])
 
 
 BITS = TrainConfig(epochs=8, batch_size=64)

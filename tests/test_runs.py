@@ -1,13 +1,16 @@
 """Runs: pure functions of their config, whatever kills them on the way."""
 
+import dataclasses
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lapse.runs import Result
-from unbroken import PHASES, assert_same_run, run_and_die, run_through, small_config
+from lapse import TASKS, runs
+from lapse.runs import PRESETS, Result, RunBusy, RunConfig, hold, run
+from unbroken import PHASES, assert_same_run, die, metrics, run_and_die, run_through, small_config
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +39,81 @@ def test_a_killed_run_resumes_to_the_same_bits(
     assert status(processes, run_through, tmp_path, 0) == 0
     assert_same_run(folder, unbroken)
     assert not list(folder.glob("*.part")) + list(folder.glob(".*.part"))
+
+
+def test_the_processes_of_these_tests_really_die(processes: Any) -> None:
+    assert status(processes, die) == -signal.SIGKILL
+
+
+def test_a_run_that_is_done_is_not_done_again(unbroken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("done again")
+
+    monkeypatch.setattr(runs, "fit", again)
+    monkeypatch.setattr(runs, "evaluate", again)
+    root = unbroken.parents[2]
+    assert run(small_config(), root) == Result.read(unbroken)
+
+
+def test_another_seed_is_another_run(unbroken: Path, tmp_path: Path) -> None:
+    other = small_config(seed=1)
+    assert other.digest == small_config().digest
+    assert other.folder(tmp_path) != small_config().folder(tmp_path)
+    run(other, tmp_path)
+    assert metrics(other.folder(tmp_path)) != metrics(unbroken)
+
+
+def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
+    config = small_config()
+    with hold(config.folder(tmp_path)), pytest.raises(RunBusy, match="another process works in"):
+        run(config, tmp_path)
+
+
+def test_a_failure_leaves_its_traceback_until_the_run_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no luck today")
+
+    config = small_config(epochs=1)
+    error = config.folder(tmp_path) / "error.txt"
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "fit", fails)
+        with pytest.raises(RuntimeError, match="no luck today"):
+            run(config, tmp_path)
+    assert "no luck today" in error.read_text()
+    run(config, tmp_path)
+    assert not error.exists()
+
+
+def test_the_last_weights_have_the_last_validation(tmp_path: Path) -> None:
+    config = small_config(restore_best=False, learning_rate=0.1)
+    result = run(config, tmp_path)
+    last = metrics(config.folder(tmp_path))[-1]
+    assert f"{result.validation['accuracy']:.8g}" == last["validation_accuracy"]
+
+
+def test_of_a_data_parallel_run_one_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(epochs=1)
+    alone = runs._Training(config, tmp_path, None, False)
+    pair = dataclasses.replace(alone, devices=2)
+    assert alone.leads
+    assert pair.leads
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert alone.leads
+    assert not pair.leads
+
+
+def test_a_config_survives_being_written() -> None:
+    config = PRESETS["paper"](TASKS["xor-event"], "ode-lstm", 3)
+    assert RunConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_the_paper_preset_is_the_paper() -> None:
+    walker = PRESETS["paper"](TASKS["walker"], "ode-lstm", 0)
+    person = PRESETS["paper"](TASKS["person"], "ode-rnn", 0)
+    assert (walker.train.epochs, walker.train.restore_best) == (200, True)
+    assert (person.train.epochs, person.train.restore_best) == (200, False)
+    assert (walker.model_options, person.model_options) == ({"solver": "euler"}, {"solver": "rk4"})
+    with pytest.raises(ValueError, match="task 'mini-digits' is not in the paper; use the default preset"):
+        PRESETS["paper"](TASKS["mini-digits"], "lstm", 0)

@@ -113,6 +113,8 @@ def holder(lock: Path) -> int | None:
     return None
 
 
+# Slow for Ray's own sake: each of its processes loads everything anew.
+@pytest.mark.slow
 def test_ray_goes_on_after_one_of_two_workers_was_killed(processes: Any, tmp_path: Path) -> None:
     pair = configs(2, epochs=8)
     folder = pair[0].folder(tmp_path)

@@ -163,11 +163,14 @@ def run_without_test(
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """The folder of a run for this process alone; :class:`RunBusy` if another one has it."""
+def hold(folder: Path, patience: float = 0.5) -> Iterator[None]:
+    """The folder of a run for this process alone; :class:`RunBusy` if another one has it.
+
+    A study looks whether a folder is held by taking it for an instant: ``patience`` outlasts that.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # The lock is the kernel's and ends with the process, however that ends.
-    lock = FileLock(folder / "lock", timeout=0)
+    lock = FileLock(folder / "lock", timeout=patience)
     try:
         lock.acquire()
     except Timeout:

@@ -151,7 +151,7 @@ class _Search:
 
     def _is_held(self, parameters: Mapping[str, Any]) -> bool:
         try:
-            with hold(with_parameters(self.config, parameters).folder(self.root)):
+            with hold(with_parameters(self.config, parameters).folder(self.root), patience=0):
                 return False
         except RunBusy:
             return True

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.runs import RunConfig
-from lapse.study.local import BUSY, THREAD_VARIABLES, work
+from lapse.study.local import BUSY, work
 from lapse.study.schedule import Ending, Run
 
 
@@ -38,10 +38,8 @@ class RayWorkers:
         if not self._ray.is_initialized():
             self._ray.init(**self._cluster(), log_to_driver=False, include_dashboard=False)
             self._started = True
-        environment = {"env_vars": dict.fromkeys(THREAD_VARIABLES, str(self.threads))}
-        # A new process for every run, as on one machine.
-        options = {"num_cpus": self.threads, "max_calls": 1, "max_retries": 0, "runtime_env": environment}
-        self._attempt = self._ray.remote(**options)(_attempt)
+        # A new process for every run, as on one machine; Ray gives it as many threads as processors.
+        self._attempt = self._ray.remote(num_cpus=self.threads, max_calls=1, max_retries=0)(_attempt)
         return self
 
     def _cluster(self) -> dict[str, Any]:

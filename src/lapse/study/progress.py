@@ -65,7 +65,7 @@ class Progress:
     def changed(self, run: Run) -> None:
         if run.state is State.DONE:
             self.console.print(
-                f"done    {_name(run.config)}  {self._result(run)}", highlight=False, soft_wrap=True
+                f"done    {_name(run.config)}  {_result(run)}", highlight=False, soft_wrap=True
             )
         elif run.state is State.FAILED:
             text = f"failed  {_name(run.config)}  {describe_failure(run)}"
@@ -80,9 +80,7 @@ class Progress:
     def render(self, runs: Sequence[Run]) -> Group:
         curves = {run.folder: Curve.read(run.folder, _metric(run.config)) for run in runs if _unfinished(run)}
         for run in runs:
-            if run.folder in curves and curves[run.folder].epochs:
-                curve = curves[run.folder]
-                self._note_pace(run.config, curve.seconds / curve.epochs)
+            self._note_pace(run, curves.get(run.folder))
         return Group(self._under_way(runs, curves), Text(self._summary(runs, curves)))
 
     def _under_way(self, runs: Sequence[Run], curves: dict[Path, Curve]) -> Table:
@@ -120,8 +118,12 @@ class Progress:
         pace = curve.seconds / curve.epochs if curve.epochs else self._known_pace(config)
         return None if pace is None else pace * (config.train.epochs - curve.epochs)
 
-    def _note_pace(self, config: RunConfig, seconds: float) -> None:
-        self._pace[config.task, config.model] = seconds
+    def _note_pace(self, run: Run, curve: Curve | None) -> None:
+        key = run.config.task, run.config.model
+        if curve is not None and curve.epochs:
+            self._pace[key] = curve.seconds / curve.epochs
+        elif key not in self._pace and (result := Result.read(run.folder)) is not None:
+            self._pace[key] = result.seconds_per_epoch
 
     def _known_pace(self, config: RunConfig) -> float | None:
         same_task = [p for (task, _), p in self._pace.items() if task == config.task]
@@ -129,12 +131,12 @@ class Progress:
             return self._pace[config.task, config.model]
         return sum(same_task) / len(same_task) if same_task else None
 
-    def _result(self, run: Run) -> str:
-        result = Result.read(run.folder)
-        assert result is not None
-        self._note_pace(run.config, result.seconds_per_epoch)
-        metric = _metric(run.config)
-        return f"{metric} {result.test[metric]:.4g} after {result.epochs} epochs"
+
+def _result(run: Run) -> str:
+    result = Result.read(run.folder)
+    assert result is not None
+    metric = _metric(run.config)
+    return f"{metric} {result.test[metric]:.4g} after {result.epochs} epochs"
 
 
 def _unfinished(run: Run) -> bool:

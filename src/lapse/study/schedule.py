@@ -85,7 +85,7 @@ class Run:
     def is_held(self) -> bool:
         """Whether a process works in the folder right now."""
         try:
-            with hold(self.folder):
+            with hold(self.folder, patience=0):
                 return False
         except RunBusy:
             return True
@@ -142,7 +142,7 @@ class _Schedule:
     def __post_init__(self) -> None:
         for run in self.runs:
             if run.is_done:
-                self._set(run, State.DONE)
+                run.state = State.DONE  # no news to anyone
             else:
                 self.queue.append(run)
 

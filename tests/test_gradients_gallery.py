@@ -13,12 +13,12 @@ import torch
 from typer.testing import CliRunner
 
 import lapse
+from lapse import palette
 from lapse.cli import app
 from lapse.gradients.between import between_observations
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
 from lapse.gradients.gallery import html_fragment, run, write
 from lapse.gradients.parity import ParityClassifier, parity_events, parity_surface, teaching_signal
-from lapse.report import style
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -104,8 +104,8 @@ def test_the_whole_command(tmp_path):
 
 
 def test_every_model_has_one_look_of_its_own():
-    assert list(style.MODELS) == list(lapse.MODELS)
-    colours = [look.colour for look in style.MODELS.values()]
+    assert list(palette.MODELS) == list(lapse.MODELS)
+    colours = [look.colour for look in palette.MODELS.values()]
     assert len(set(colours)) == len(colours)
 
 
@@ -118,14 +118,14 @@ def lightness(colour: str) -> float:
 
 
 def test_lines_stand_out_from_the_page():
-    assert all(lightness(look.colour) < 80 for look in style.MODELS.values())
+    assert all(lightness(look.colour) < 80 for look in palette.MODELS.values())
 
 
 def test_drawing_leaves_matplotlibs_settings_as_they_were():
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    with style.drawing():
+    with palette.drawing():
         assert matplotlib.rcParams["font.size"] == 8
     assert dict(matplotlib.rcParams) == before
 

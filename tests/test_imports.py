@@ -24,6 +24,7 @@ FLOW = (
     "runs",
     "study",
     "tune",
+    "palette",
     "gradients",
     "report",
     "bench",

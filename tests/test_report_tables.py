@@ -15,8 +15,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from example_runs import write_failed, write_run, write_seeds, write_unfinished
+from lapse import palette
 from lapse.cli import app
-from lapse.report import formats, style, theme
+from lapse.report import formats, theme
 from lapse.report.baselines import baselines, simple_features
 from lapse.report.collection import Collection, NoRuns, departures
 from lapse.report.page import with_baselines
@@ -268,7 +269,7 @@ def test_nothing_finished_is_a_failure(tmp_path: Path) -> None:
 def test_every_model_has_its_two_colours() -> None:
     from lapse import MODELS
 
-    assert set(style.MODELS) == set(theme.DARK_MODELS) == set(MODELS)
+    assert set(palette.MODELS) == set(theme.DARK_MODELS) == set(MODELS)
     assert len({theme.model_colour(model) for model in MODELS}) == len(MODELS)
 
 

@@ -13,7 +13,7 @@ from lapse.gradients.between import Interval
 from lapse.gradients.jacobians import LemmaGap
 from lapse.gradients.surfaces import Surface
 from lapse.gradients.theorems import Growth, LagFlow, MemoryFlow, Refinement
-from lapse.report.style import COLUMN_WIDTH, MODELS, PAGE_WIDTH, SERIES
+from lapse.palette import COLUMN_WIDTH, MODELS, PAGE_WIDTH, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

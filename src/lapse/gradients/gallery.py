@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
-from lapse.report.style import drawing
+from lapse.palette import drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lapse.report import style, theme
+from lapse import palette
+from lapse.report import theme
 from lapse.report.collection import Group
 from lapse.report.tables import Row, Table
 from lapse.sequences import Sequences
@@ -172,7 +173,7 @@ def _label_points(canvas: Canvas, axes: Axes, places: Sequence[tuple[float, floa
     points = [axes.transData.transform(place[:2]) * 72 / canvas.dpi for place in places]
     taken = [_Box(x - 3, y - 3, 6, 6) for x, y in points]
     for (x, y), (seconds, value, model) in zip(points, places, strict=True):
-        label = style.MODELS[model].label
+        label = palette.MODELS[model].label
         width, height = 0.56 * LABEL * len(label), 1.05 * LABEL
         spot = min(_spots(x, y, width, height), key=lambda box: sum(box.covers(other) for other in taken))
         taken.append(spot)
@@ -324,7 +325,7 @@ def _canvas(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
     from matplotlib.figure import Figure as Canvas
 
     height = SIZE[1] if rows == 1 else 0.5 + 0.66 * rows
-    with style.drawing(), matplotlib.rc_context(_RC):
+    with palette.drawing(), matplotlib.rc_context(_RC):
         canvas = Canvas(figsize=(SIZE[0], max(height, SIZE[1])))
         yield canvas, canvas.subplots(rows, sharex=True)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import lapse
-from lapse.report import figures, formats, style, theme
+from lapse import palette
+from lapse.report import figures, formats, theme
 from lapse.report.baselines import baselines
 from lapse.report.collection import Collection, Group
 from lapse.report.tables import Row, Table, build_tables
@@ -120,7 +121,7 @@ def render(collection: Collection, sections: Sequence[Section], gradients: str =
 
 def display_name(row: Row) -> str:
     """A model as people write it."""
-    return style.MODELS[row.name].label if row.kind == "model" else row.name
+    return palette.MODELS[row.name].label if row.kind == "model" else row.name
 
 
 def _spoken(row: Row) -> str:

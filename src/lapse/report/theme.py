@@ -1,6 +1,6 @@
 """Light and dark: every colour of the page and its figures is a CSS variable with two values.
 
-Figures are drawn in the light colours of :mod:`lapse.report.style`; on the page each of those becomes a variable, so
+Figures are drawn in the light colours of :mod:`lapse.palette`; on the page each of those becomes a variable, so
 that one drawing serves both themes.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from lapse.report import style
+from lapse import palette
 
 # Drawn in place of black, which matplotlib leaves out of its SVG as the default, and so beyond our reach.
 INK, MUTED, RULE, GROUND = "#1c1b1a", "#6b6862", "#e5e5e5", "#fefefe"
@@ -46,12 +46,12 @@ VARIANT_DASHES = ((0, (6, 1.2, 1.2, 1.2)), (0, (2.5, 1.2)), (0, (8, 2)), (0, (1.
 
 def model_colour(model: str) -> str:
     """The colour to draw a model with; never pure black."""
-    colour = style.MODELS[model].colour.lower()
+    colour = palette.MODELS[model].colour.lower()
     return "#010101" if colour == "#000000" else colour
 
 
 def model_dash(model: str, variant: int = 0) -> object:
-    return style.MODELS[model].dash if variant == 0 else VARIANT_DASHES[(variant - 1) % len(VARIANT_DASHES)]
+    return palette.MODELS[model].dash if variant == 0 else VARIANT_DASHES[(variant - 1) % len(VARIANT_DASHES)]
 
 
 def css_dash(dash: object) -> str:
@@ -63,7 +63,7 @@ def css() -> str:
     """The variables, light by default and dark where the reader's system asks for it."""
     light = {f"--{name}": pair[0] for name, pair in SURFACES.items()}
     dark = {f"--{name}": pair[1] for name, pair in SURFACES.items()}
-    light |= {f"--m-{model}": look.colour for model, look in style.MODELS.items()}
+    light |= {f"--m-{model}": look.colour for model, look in palette.MODELS.items()}
     dark |= {f"--m-{model}": colour for model, colour in DARK_MODELS.items()}
     return f":root{{{_declared(light)}}}\n@media (prefers-color-scheme:dark){{:root{{{_declared(dark)}}}}}"
 
@@ -73,7 +73,7 @@ def _declared(variables: dict[str, str]) -> str:
 
 
 _VARIABLES = {
-    **{model_colour(model): f"var(--m-{model})" for model in style.MODELS},
+    **{model_colour(model): f"var(--m-{model})" for model in palette.MODELS},
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     RULE: "var(--rule)",

@@ -26,9 +26,11 @@ test: $(READY)  ## the tests, on all cores
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-# Python itself is not instrumented, so the sanitizer is loaded first, and what Python keeps to its end is no leak.
+# Python itself is not instrumented, so the sanitizer is loaded first, with the C++ library whose exceptions it watches;
+# what Python keeps to its end is no leak.
 test-sanitize: $(READY)  ## the kernels' tests under AddressSanitizer
-	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 \
 	LAPSE_CXXFLAGS="-fsanitize=address -g -O1" OMP_NUM_THREADS=1 \
 	$(BIN)/python -m pytest -m "not slow" tests/test_kernels_fused.py tests/test_kernels_single.py
 

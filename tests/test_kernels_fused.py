@@ -23,7 +23,7 @@ from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, Fixed
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
 
 EXPLICIT: list[Solver | None] = [FixedStep(EULER, 4), FixedStep(HEUN, 1), FixedStep(RK4, 3)]
-DAMPED: list[Solver | None] = [*EXPLICIT, Exponential(4), Exponential(1)]
+DAMPED: list[Solver | None] = [*EXPLICIT, Exponential(4), Exponential(1, order=2), Exponential(3, order=2)]
 SOLVERS: dict[type[Cell], list[Solver | None]] = {
     cells.ODELSTMCell: [*DAMPED, FixedStep(DOPRI5, 1)],
     cells.AutonomousODELSTMCell: EXPLICIT,
@@ -232,15 +232,15 @@ def test_not_a_number_stays_one() -> None:
 def test_the_same_failure_as_the_reference(solver: Solver) -> None:
     torch.manual_seed(0)
     layer = lapse.CTRNN(1, 4, solver=solver)
-    x, spans = torch.randn(90, 5, 1), torch.ones(90, 5)
+    x, spans, start = torch.randn(90, 5, 1), torch.ones(90, 5), torch.zeros(1, 90, 4)
     if isinstance(solver, Exponential):
-        x[70, 3], x[80, 3], x[3, 4] = torch.nan, torch.nan, torch.nan
+        start[0, [70, 80, 3]] = torch.nan
     else:
         spans[80, 2:], spans[3, 3:] = 1e30, 1e30
     messages = []
     for backend, count in (("reference", 1), ("fused", 1), ("fused", 2)):
         with lapse.backend(backend), on_threads(count), pytest.raises(lapse.SolverError) as caught:
-            layer(x, timespans=spans, lengths=[5] * 89 + [2])
+            layer(x, start, timespans=spans, lengths=[5] * 89 + [2])
         messages.append(str(caught.value))
     assert messages[0] == messages[1] == messages[2]
 

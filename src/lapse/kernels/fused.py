@@ -227,7 +227,7 @@ def _backward_fused(
 ) -> list[Tensor | None]:
     x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()
     tensors = inputs[2 + job.states :]
-    contiguous = [g.contiguous() for g in grads]
+    contiguous = [_contiguous(g) for g in grads]
     frame, plan = _Frame(job, x, spans), job.plan
     call = frame.call
     call.input_gradient = int(wanted[0])
@@ -252,6 +252,11 @@ def _backward_fused(
         for d, t, (_, transform) in zip(d_tensors, tensors, job.program.tensors, strict=True)
     ]
     return [d_input, d_spans, *d_states, *d_parameters]
+
+
+def _contiguous(grad: Tensor) -> Tensor:
+    """A layer's transposition comes back as a strided gradient: its copy needs no fresh memory."""
+    return grad if grad.is_contiguous() else borrow(grad.numel(), grad.dtype).view(grad.shape).copy_(grad)
 
 
 class _Loop(nn.Module):

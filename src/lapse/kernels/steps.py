@@ -47,8 +47,7 @@ class TanhField:
         if self.rate == NONE:
             return
         self.e, self.phi1 = p.register(self.size), p.register(self.size)
-        self.phi2 = p.register(self.size) if order == 2 else NONE
-        p.emit("Damping", self.e, self.phi1, self.phi2, parameters=[self.rate], numbers=[steps])
+        p.emit("Damping", self.e, self.phi1, parameters=[self.rate], numbers=[steps])
 
     def _inner(self, p: Program, y: int) -> int:
         u = p.register(self.size)
@@ -62,14 +61,14 @@ class TanhField:
         return k
 
     def exponential(self, p: Program, y: int, out: int, steps: int) -> bool:
-        if self.rate == NONE or self.order != 1:
+        if self.rate == NONE:
             return False
         u = self._inner(p, y)
         first = out if self.order == 1 else p.register(self.size)
         p.emit("TanhExponential", u, y, first, self.e, self.phi1, parameters=[self.scale])
         if self.order == 2:
             u1 = self._inner(p, first)
-            p.emit("TanhCorrection", u1, first, out, u, self.phi2, parameters=[self.scale])
+            p.emit("TanhCorrection", u1, first, out, u, self.phi1, parameters=[self.scale])
         return True
 
 

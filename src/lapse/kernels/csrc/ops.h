@@ -209,14 +209,17 @@ struct Combine {
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T* d = s.adjoint(op.reg[Y]);
-    const long count = s.rows * s.width(op.reg[Y]);
     const Share<T> d0(s, op, Y0);
-    each<T>(count, [&](long i) { d0.put(i, load(d + i)); });
-    for (int j = 0; op.reg[K + j] != kNone; ++j) {
-      const Share<T> dk(s, op, K + j);
-      const T w = T(op.num[1 + j]);
-      each<T>(count, [&](long i) { dk.put(i, load(d + i) * w); });
-    }
+    T *dk[8], w[8];
+    bool add[8];
+    int count = 0;
+    for (; op.reg[K + count] != kNone; ++count)
+      dk[count] = s.adjoint(op.reg[K + count]), w[count] = T(op.num[1 + count]), add[count] = op.add[K + count];
+    each<T>(s.rows * s.width(op.reg[Y]), [&](long i) {
+      const Vec<T> g = load(d + i);
+      d0.put(i, g);
+      for (int j = 0; j < count; ++j) store(dk[j] + i, add[j] ? load(dk[j] + i) + g * w[j] : g * w[j]);
+    });
   }
 };
 
@@ -292,24 +295,22 @@ struct PlainSlope {
 
 // e^{−z}, h φ₁(z) and, if asked for, h φ₂(z), with z = τ h: the same for all sub-steps of a gap.
 struct Damping {
-  enum { E, P, Q };
+  enum { E, P };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
-    T *e = s.value(op.reg[E]), *p = s.value(op.reg[P]), *q = op.reg[Q] == kNone ? nullptr : s.value(op.reg[Q]), h = 0;
+    T *e = s.value(op.reg[E]), *p = s.value(op.reg[P]), h = 0;
     const T* rate = s.parameter(op.par[0]);
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
         [&](long u, long i) {
           const Phi<T> phi(load(rate + u) * h);
           store(e + i, phi.e), store(p + i, phi.one * h);
-          if (q) store(q + i, phi.two * h);
         },
         [](long) {});
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T *de = s.adjoint(op.reg[E]), *dp = s.adjoint(op.reg[P]);
-    const T* dq = op.reg[Q] == kNone ? nullptr : s.adjoint(op.reg[Q]);
     const T* rate = s.parameter(op.par[0]);
     T *d_rate = s.gradient(op.par[0]), h = 0;
     Vec<T> along{};
@@ -320,7 +321,6 @@ struct Damping {
           const Phi<T> phi(tau * h);
           Vec<T> dz = gp * h * phi.one_slope - load(de + i) * phi.e;
           along += gp * phi.one;
-          if (dq) dz += load(dq + i) * h * phi.two_slope, along += load(dq + i) * phi.two;
           along += dz * tau;
           increase(d_rate + u, dz * h);
         },
@@ -369,33 +369,33 @@ struct TanhExponential {
 
 // The correction of order 2: y = y₁ + h φ₂ s (tanh(u) − tanh(u₀)), u₀ activated already.
 struct TanhCorrection {
-  enum { U, Y1, Y, U0, Q };
+  enum { U, Y1, Y, U0, P };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     T *u = s.value(op.reg[U]), *y = s.value(op.reg[Y]);
-    const T *y1 = s.value(op.reg[Y1]), *u0 = s.value(op.reg[U0]), *q = s.value(op.reg[Q]), *scale = s.parameter(op.par[0]);
+    const T *y1 = s.value(op.reg[Y1]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]), *scale = s.parameter(op.par[0]);
     each_row<T>(
         s.rows, s.width(op.reg[U]), [](long) {},
         [&](long j, long i) {
           const Vec<T> t = vtanh(load(u + i));
           store(u + i, t);
-          store(y + i, load(y1 + i) + load(q + i) * load(scale + j) * (t - load(u0 + i)));
+          store(y + i, load(y1 + i) + load(p + i) * load(scale + j) * T(0.5) * (t - load(u0 + i)));
         },
         [](long) {});
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
-    const T *u = s.value(op.reg[U]), *u0 = s.value(op.reg[U0]), *q = s.value(op.reg[Q]), *scale = s.parameter(op.par[0]);
+    const T *u = s.value(op.reg[U]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]), *scale = s.parameter(op.par[0]);
     const T* dy = s.adjoint(op.reg[Y]);
     T *d_scale = s.gradient(op.par[0]), *du = s.adjoint(op.reg[U]);
-    const Share<T> dy1(s, op, Y1), du0(s, op, U0), dq(s, op, Q);
+    const Share<T> dy1(s, op, Y1), du0(s, op, U0), dp(s, op, P);
     each_row<T>(
         s.rows, s.width(op.reg[U]), [](long) {},
         [&](long j, long i) {
           const Vec<T> t = load(u + i), difference = t - load(u0 + i), a = load(scale + j), d = load(dy + i);
-          const Vec<T> g = d * load(q + i);
+          const Vec<T> g = d * load(p + i) * T(0.5);
           dy1.put(i, d);
-          dq.put(i, d * a * difference);
+          dp.put(i, d * a * T(0.5) * difference);
           increase(d_scale + j, g * difference);
           store(du + i, g * a * (1 - t * t));
           du0.put(i, -g * a);

@@ -138,7 +138,10 @@ class Run {
       for (long r = 0; r < rows; ++r) {
         const T* from = static_cast<const T*>(tensor) + (row + r) * port.row_stride + g * port.segment_stride;
         T* dst = to + g * segment_stride + r * width;
-        for (long u = 0; u < size; ++u) dst[u] = from[u * port.unit_stride];
+        if (port.unit_stride == 1)
+          std::copy(from, from + size, dst);
+        else
+          for (long u = 0; u < size; ++u) dst[u] = from[u * port.unit_stride];
         for (long u = size; u < width; ++u) dst[u] = 0;
       }
   }
@@ -148,7 +151,10 @@ class Run {
       for (long r = 0; r < rows; ++r) {
         T* dst = static_cast<T*>(tensor) + (row + r) * port.row_stride + g * port.segment_stride;
         const T* src = from + g * segment_stride + r * width;
-        for (long u = 0; u < size; ++u) dst[u * port.unit_stride] = src[u];
+        if (port.unit_stride == 1)
+          std::copy(src, src + size, dst);
+        else
+          for (long u = 0; u < size; ++u) dst[u * port.unit_stride] = src[u];
       }
   }
 

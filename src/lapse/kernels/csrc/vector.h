@@ -179,40 +179,36 @@ inline D vfloor(D x) {
   return lanes(x, [](double v) { return std::floor(v); });
 }
 
-// φ_k(z) = Σ_j (−z)^j / (j + k)! and its derivative, for z ≥ 0: φ₁ = (1 − e^{−z}) / z, φ₂ = (1 − φ₁) / z.
+// φ(z) = (1 − e^{−z}) / z = Σ_j (−z)^j / (j + 1)! and its derivative, for z ≥ 0.
 // Below 0.75 the series, which does not cancel; above it the closed forms.
-template <class T, int K>
+template <class T>
 inline void phi_series(Vec<T> z, Vec<T>& value, Vec<T>& slope) {
   constexpr int terms = sizeof(T) == 4 ? 10 : 18;
   double factorial = 1;
-  for (int j = 2; j <= terms + K; ++j) factorial *= j;
+  for (int j = 2; j <= terms + 1; ++j) factorial *= j;
   value = fill(T((terms % 2 ? -1 : 1) / factorial));
   slope = Vec<T>{};
   for (int j = terms - 1; j >= 0; --j) {
-    factorial /= j + 1 + K;
+    factorial /= j + 2;
     slope = slope * z + value;
     value = value * z + T((j % 2 ? -1 : 1) / factorial);
   }
 }
 
-// The coefficients of an exponential step: e^{−z}, φ₁, φ₂ and the two derivatives.
+// The coefficients of an exponential step: e^{−z}, φ(z) = (1 − e^{−z}) / z and its derivative.
 template <class T>
 struct Phi {
-  Vec<T> e, one, one_slope, two, two_slope;
+  Vec<T> e, one, one_slope;
 
   explicit Phi(Vec<T> z) {
     e = vexp(-z);
     Vec<T> large = z > T(0.75) ? z : fill(T(1));
     Vec<T> far_one = (1 - e) / large, far_one_slope = (e - far_one) / large;
-    Vec<T> far_two = (1 - far_one) / large, far_two_slope = (-far_one_slope - far_two) / large;
     Vec<T> near = z > T(0.75) ? Vec<T>{} : z;
-    phi_series<T, 1>(near, one, one_slope);
-    phi_series<T, 2>(near, two, two_slope);
+    phi_series<T>(near, one, one_slope);
     auto far = z > T(0.75);
     one = far ? far_one : one;
     one_slope = far ? far_one_slope : one_slope;
-    two = far ? far_two : two;
-    two_slope = far ? far_two_slope : two_slope;
   }
 };
 

@@ -1,0 +1,11 @@
+"""The command line: data on stdout, progress on stderr, usage errors exit with 2."""
+
+from lapse.cli import look as look  # each module adds its commands, in the order of the help page
+
+from lapse.cli import train as train  # isort: skip
+from lapse.cli import results as results  # isort: skip
+from lapse.cli.app import app as app
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,110 @@
+"""Commands that show what there is: demo, list, info, data."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lapse.cli.app import DataDir, TaskName, app, fail, known
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs and the page go.")] = Path(
+        "lapse-demo"
+    ),
+) -> None:
+    """The product in two minutes: four models on irregular events, a table, curves and a page; no download.
+
+    Example: `lapse demo`
+    """
+    from lapse.demo import demo as run_demo
+
+    outcome = run_demo(output)
+    if outcome.failed:
+        fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
+
+
+@app.command("list")
+def list_names() -> None:
+    """Models, tasks and solvers by name.
+
+    Example: `lapse list`
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from lapse import MODELS, SOLVERS, TASKS
+
+    console = Console()
+    described: dict[str, dict[str, str]] = {
+        "model": {name: _first_line(layer.__doc__) for name, layer in MODELS.items()},
+        "task": {name: task.summary for name, task in TASKS.items()},
+        "solver": {name: str(solver) for name, solver in SOLVERS.items()},
+    }
+    for kind, entries in described.items():
+        table = Table(kind, "what it is", box=None, header_style="bold", pad_edge=False)
+        for name, text in entries.items():
+            table.add_row(name, text)
+        console.print(table, "", sep="\n")
+
+
+@app.command()
+def info(data_dir: DataDir = None) -> None:
+    """Versions, threads, backend, data found: what a bug report needs.
+
+    Example: `lapse info`
+    """
+    from lapse.environment import describe
+
+    for name, value in describe(data_dir).items():
+        typer.echo(f"{name:<14}{value}")
+
+
+@app.command()
+def data(
+    task: TaskName,
+    data_dir: DataDir = None,
+    split: Annotated[str | None, typer.Option(help="person: paper, recording or subject.")] = None,
+    fold: Annotated[int | None, typer.Option(help="person: which recordings or person to hold out.")] = None,
+    lengths: Annotated[
+        tuple[int, int] | None, typer.Option(help="xor: blocks of LOW to HIGH - 1 bits.", metavar="LOW HIGH")
+    ] = None,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="xor: no test block that is in training.")
+    ] = False,
+    generate: Annotated[
+        bool, typer.Option("--generate", help="walker: simulate rollouts instead of the authors'.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of what is generated or split here.")] = None,
+) -> None:
+    """Prepare a task's data and describe them: sizes, gaps, classes, what is missing, where the files are.
+
+    Example: `lapse data person --split subject`
+    """
+    from rich.console import Console
+
+    from lapse.tasks import TASKS, DataFileError
+    from lapse.tasks.describe import describe
+
+    known("TASK", task, TASKS)
+    given = {"split": split, "fold": fold, "lengths": lengths, "seed": seed}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options |= {name: True for name, on in {"distinct": distinct, "generate": generate}.items() if on}
+    try:
+        with Console(stderr=True).status(f"preparing {task}"):
+            splits = TASKS[task].load(data_dir, **options)
+    except DataFileError as error:
+        fail(f"lapse data {task}: {error}")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    Console().print(describe(TASKS[task], splits))
+
+
+def _first_line(text: str | None) -> str:
+    """The first paragraph of a docstring, as plain text."""
+    line = " ".join((text or "").split("\n\n")[0].split())
+    return re.sub(r":class:`[\w.]*?(\w+)`", r"\1", line).replace("``", "")

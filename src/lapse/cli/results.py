@@ -1,0 +1,147 @@
+"""Commands that show what was found: table, report, gradients, bench."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lapse.cli.app import DataDir, RunsDir, app, fail, known
+
+
+@app.command()
+def table(
+    runs: RunsDir,
+    format: Annotated[
+        str, typer.Option("--format", "-f", help="rich, markdown, csv, latex or json.")
+    ] = "rich",
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Trivial baselines, computed from the data.")
+    ] = True,
+    data_dir: DataDir = None,
+) -> None:
+    """Ours beside the paper's: a table a task, with what a test tells apart and what trivial baselines reach.
+
+    Example: `lapse table runs --format markdown > results.md`
+    """
+    from rich.console import Console
+
+    from lapse.report.collection import Collection, NoRuns
+    from lapse.report.formats import FORMATS
+    from lapse.report.page import with_baselines
+    from lapse.report.tables import NothingFinished, build_tables
+
+    known("--format", format, FORMATS)
+    try:
+        collection = Collection.read(runs)
+        tables = build_tables(collection)
+    except NoRuns as error:
+        raise typer.BadParameter(str(error), param_hint="DIR") from error
+    except NothingFinished as error:
+        fail(f"lapse table: {error}")
+    if baselines:
+        with Console(stderr=True).status("computing baselines"):
+            tables = [with_baselines(each, data_dir)[0] for each in tables]
+    typer.echo(FORMATS[format](tables), nl=False)
+    notes = dict.fromkeys(note for each in tables for note in each.notes) if format == "csv" else {}
+    for message in dict.fromkeys((*notes, collection.left_out())):
+        if message:
+            typer.echo(message, err=True)
+
+
+@app.command()
+def report(
+    runs: RunsDir,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; default: DIR/report.html.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """One HTML page of a folder of runs: tables, curves, data, configs. It needs no network and no other file.
+
+    Figures of `lapse gradients -o DIR/gradients` are taken in.
+
+    Example: `lapse report runs -o page.html`
+    """
+    from rich.console import Console
+
+    from lapse.report.collection import NoRuns
+    from lapse.report.page import report as make_page
+    from lapse.report.tables import NothingFinished
+    from lapse.sequences.storage import write_atomically
+
+    target = output or runs / "report.html"
+    try:
+        with Console(stderr=True).status("reading runs") as status:
+            page = make_page(runs, data_dir, say=lambda title: status.update(f"drawing {title}"))
+    except NoRuns as error:
+        raise typer.BadParameter(str(error), param_hint="DIR") from error
+    except NothingFinished as error:
+        fail(f"lapse report: {error}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, lambda file: file.write(page.encode()))
+    typer.echo(target)
+
+
+@app.command()
+def gradients(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for figures, numbers, the page's section.")
+    ],
+    models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
+    lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2)] = 256,
+    hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1)] = 128,
+    seed: Annotated[int, typer.Option(help="Of weights, inputs and gaps.")] = 0,
+) -> None:
+    """The theory's figures and numbers: error flow, Jacobians, theorems, loss surfaces.
+
+    Example: `lapse gradients --models ode-rnn,ode-lstm --lags 64 -o theory`
+    """
+    from lapse.gradients.exhibits import Settings
+    from lapse.gradients.gallery import html_fragment, run, write
+    from lapse.models import MODELS
+
+    chosen = tuple(MODELS) if models == "all" else tuple(name.strip() for name in models.split(","))
+    for name in chosen:
+        known("--models", name, MODELS)
+    try:
+        settings = Settings(chosen, lags, hidden_size, seed=seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    start = time.monotonic()
+    exhibits = []
+    for exhibit in run(settings):
+        exhibits.append(exhibit)
+        write(exhibit, output)
+        typer.echo(f"{time.monotonic() - start:6.1f} s  {exhibit.name}", err=True)
+        typer.echo(f"{exhibit.name}: {exhibit.caption}")
+    (output / "gradients.html").write_text(html_fragment(exhibits), encoding="utf-8")
+
+
+@app.command()
+def bench(
+    only: Annotated[list[str] | None, typer.Option(help="Run this section alone; may be repeated.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 15,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of the kernels.")] = 2,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
+) -> None:
+    """Speed against peers, as ratios measured in turns in one run.
+
+    Example: `lapse bench --only cells --repeats 5`
+    """
+    from lapse import bench as speed
+
+    sections = only or list(speed.SECTIONS)
+    for name in sections:
+        known("--only", name, speed.SECTIONS)
+    settings = speed.Settings(repeats, threads)
+    lines = []
+    for one in speed.bench(sections, settings):
+        typer.echo(f"{one.name}: {one.ratio:.2f}", err=True)
+        lines.append(one)
+    typer.echo(speed.markdown(lines), nl=False)
+    if output is not None:
+        output.write_text(json.dumps(speed.record(lines, settings), indent=1) + "\n")

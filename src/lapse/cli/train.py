@@ -1,0 +1,185 @@
+"""Commands that train: train, study, tune."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lapse.cli.app import DataDir, ModelName, Output, Preset, Setting, TaskName, app, fail, known
+
+
+@app.command()
+def train(
+    task: TaskName,
+    model: ModelName = "ode-lstm",
+    preset: Preset = "default",
+    seed: Annotated[int, typer.Option(help="Decides weights, order of batches and dropout.")] = 0,
+    setting: Setting = None,
+    output: Output = Path("runs"),
+    data_dir: DataDir = None,
+    devices: Annotated[int, typer.Option(help="Processes on this machine, data-parallel.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.")] = 1,
+) -> None:
+    """One run: train, restore the best epoch by validation, test once. Goes on where an earlier call was cut off.
+
+    Example: `lapse train mini-digits --model ode-lstm --set form=autonomous --set train.epochs=30`
+    """
+    from lapse.runs import RunBusy, run
+    from lapse.tasks import DataFileError
+    from lapse.training import NonFiniteLoss, SeesTheFuture
+
+    config = configure(task, model, preset, seed, setting or [])
+    try:
+        result = run(config, output, data_dir=data_dir, progress=True, devices=devices, nodes=nodes)
+    except (DataFileError, NonFiniteLoss, RunBusy, SeesTheFuture) as error:
+        fail(f"lapse train {task}: {error}")
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes of one machine, one speaks
+        typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
+
+
+@app.command()
+def study(
+    tasks: Annotated[str, typer.Option(help="Tasks, with commas between.")],
+    models: Annotated[str, typer.Option(help="Models, with commas between, or `all`.")] = "all",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1)] = 5,
+    workers: Annotated[int, typer.Option(help="Runs at a time on this machine.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads a run.", min=1)] = 1,
+    preset: Preset = "default",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A setting for all runs, or WHICH:NAME=VALUE for a task or model."),
+    ] = None,
+    output: Output = Path("runs"),
+    data_dir: DataDir = None,
+    ray: Annotated[
+        str | None, typer.Option(help="A Ray cluster's address, or `local`.", metavar="ADDRESS")
+    ] = None,
+) -> None:
+    """Every task with every model and seed; killed or cut short, the same command goes on where it was.
+
+    Exit status 1 when a run failed; its traceback is in error.txt of its folder.
+
+    Example: `lapse study --tasks mini-digits --models ode-lstm,gru-d --seeds 3 --set ode-lstm:form=autonomous`
+    """
+    from lapse import MODELS
+    from lapse.study import Grid, Outcome
+    from lapse.study import study as run_study
+    from lapse.study.progress import Progress
+
+    names = list(MODELS) if models == "all" else _names(models)
+    try:
+        grid = Grid(_names(tasks), names, range(seeds), setting or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+    configs = grid.configs(lambda task, model, seed, s: configure(task, model, preset, seed, s))
+    place = _workers(ray, output, workers, threads, data_dir)
+    try:
+        with Progress(workers) as progress:
+            outcome: Outcome = run_study(configs, output, workers=place, watchers=[progress])
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on where this one was", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"{len(outcome.results)} of {len(outcome.runs)} runs are done in {output}")
+    if outcome.failed:
+        fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
+
+
+@app.command()
+def tune(
+    task: TaskName,
+    model: ModelName = "ode-lstm",
+    trials: Annotated[int, typer.Option(help="Trials in all, earlier ones included.", min=1)] = 20,
+    preset: Preset = "default",
+    seed: Annotated[int, typer.Option(help="Decides the runs and the search.")] = 0,
+    setting: Setting = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the trials.")] = Path("trials"),
+    data_dir: DataDir = None,
+) -> None:
+    """Search step size, batch, width, unit of time and form by validation; the test split is not looked at.
+
+    Cut short, the same command goes on; several at once share the work. Needs `lapse[tune]`.
+
+    Example: `lapse tune mini-digits --model ode-lstm --trials 20 --set train.epochs=15`
+    """
+    from lapse.tune import TuningFailed
+    from lapse.tune import tune as search
+
+    config = configure(task, model, preset, seed, setting or [])
+
+    def tell(trial: Any) -> None:
+        outcome = "failed" if trial.value is None else f"{trial.value:.5g}"
+        typer.echo(f"trial {trial.number}: {outcome}  {json.dumps(trial.params)}", err=True)
+
+    try:
+        best = search(config, output, trials, data_dir=data_dir, progress=True, after_trial=tell)
+    except (ImportError, TuningFailed) as error:
+        fail(f"lapse tune {task}: {error}")
+    typer.echo(f"validation {best.metric} {best.value:.5g} is the best of {best.trials} trials; its test:")
+    settings = "".join(f" --set {word}" for word in setting or [])
+    typer.echo(f"{best.command(output)}{settings} --preset {preset}")
+
+
+def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir: Path | None) -> Any:
+    from lapse.study import LocalWorkers
+
+    if ray is None:
+        return LocalWorkers(output, workers, threads=threads, data_dir=data_dir)
+    from lapse.study.cluster import RayWorkers
+
+    try:
+        return RayWorkers(output, ray, count=workers, threads=threads, data_dir=data_dir)
+    except ImportError as error:
+        fail(f"lapse study --ray: {error}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[str]) -> Any:
+    """A run's config from what the command line says; every word of it checked."""
+    from lapse import MODELS
+    from lapse.runs import PRESETS
+    from lapse.tasks import TASKS
+
+    known("TASK", task, TASKS)
+    known("--model", model, MODELS)
+    known("--preset", preset, PRESETS)
+    try:
+        config = PRESETS[preset](TASKS[task], model, seed)
+        for setting in settings:
+            config = _with_setting(config, TASKS[task], setting)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+    return config
+
+
+def _with_setting(config: Any, task: Any, setting: str) -> Any:
+    """``train.NAME``, a field of the run, an option of the task, or else an option of the model."""
+    name, equals, text = setting.partition("=")
+    if not equals:
+        raise ValueError(f"expected NAME=VALUE, got {setting!r}")
+    value = _plain_value(text)
+    if name.startswith("train."):
+        field = name.removeprefix("train.")
+        known("--set", field, [f.name for f in dataclasses.fields(config.train)])
+        return dataclasses.replace(config, train=dataclasses.replace(config.train, **{field: value}))
+    if name in ("hidden_size", "num_layers"):
+        return dataclasses.replace(config, **{name: value})
+    if name in task.options:
+        return dataclasses.replace(config, task_options={**config.task_options, name: value})
+    return dataclasses.replace(config, model_options={**config.model_options, name: value})
+
+
+def _plain_value(text: str) -> Any:
+    """Numbers, true, false, null and lists as JSON reads them; anything else is a word."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,63 @@
+"""The benchmark runs, agrees before it times, and says what it measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lapse import bench
+from lapse.cli import app
+from lapse.kernels import native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"BATCH": 4, "STEPS": 3, "HIDDEN": 5}.items():
+        monkeypatch.setattr(bench, name, size)
+
+
+def test_the_command_writes_a_table_and_json(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    options = ["--only", "lstm", "--only", "latency", "--repeats", "1", "--threads", "1", "--json", str(path)]
+    done = CliRunner().invoke(app, ["bench", *options])
+    assert done.exit_code == 0, done.output
+    assert "| ode-lstm: nn.LSTM |" in done.stdout
+    result = json.loads(path.read_text())
+    assert [one["name"] for one in result["lines"]] == ["ode-lstm: nn.LSTM", "one event: reference"]
+    assert result["settings"] == {"repeats": 1, "threads": 1}
+
+
+def test_an_unknown_section_is_a_usage_error() -> None:
+    done = CliRunner().invoke(app, ["bench", "--only", "everything"])
+    assert done.exit_code == 2
+    assert "'everything' is none of" in done.output
+
+
+def test_sections_run() -> None:
+    names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline"]
+    lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
+    assert len(lines) == len(bench.LAYERS) + 4 + 1 + 1 + 2 + 2
+    assert all(one.ratio > 0 for one in lines)
+    assert bench.html_section(lines).count("<tr>") == len(lines) + 1
+
+
+@pytest.mark.slow
+def test_the_long_sections_run() -> None:
+    lines = list(bench.bench(["growth", "memory"], bench.Settings(repeats=1, threads=1)))
+    assert lines[-1].ratio > 4
+
+
+def test_sides_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = bench.LAYERS["rnn-decay"]()
+    x, spans = bench.data(4, 3)
+    reference = bench.kernels.unroll_reference
+    monkeypatch.setattr(
+        bench.kernels, "unroll_reference", lambda cell, x, *rest: reference(cell, 2 * x, *rest)
+    )
+    with pytest.raises(AssertionError, match="the two paths differ"):
+        bench.agree(layer, x, spans)

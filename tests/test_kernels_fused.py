@@ -245,6 +245,16 @@ def test_the_same_failure_as_the_reference(solver: Solver) -> None:
     assert messages[0] == messages[1] == messages[2]
 
 
+def test_a_changed_setting_is_noticed() -> None:
+    torch.manual_seed(0)
+    layer, x = lapse.PhasedLSTM(2, 5, dtype=torch.float64), torch.randn(3, 4, 2).double()
+    layer(x)
+    layer.cells[0].ratio_on = 0.9
+    with lapse.backend("reference"):
+        expected, _ = layer(x)
+    torch.testing.assert_close(layer(x)[0], expected)
+
+
 def layer_and_data() -> tuple[lapse.ODELSTM, Tensor, Tensor]:
     torch.manual_seed(0)
     return lapse.ODELSTM(2, 5, dtype=torch.float64), torch.randn(3, 4, 2).double(), torch.rand(3, 4).double()

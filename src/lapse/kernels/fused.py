@@ -86,9 +86,9 @@ class Fused:
 
 @dataclass
 class _Prepared:
-    """A cell's program for its solver, and the plans made of it."""
+    """A cell's program for its settings, and the plans made of it."""
 
-    solver: object
+    settings: tuple[object, ...]
     program: Program | None
     plans: dict[torch.dtype, native.Plan] = field(default_factory=dict)
 
@@ -99,11 +99,16 @@ _prepared: WeakKeyDictionary[Cell, _Prepared] = WeakKeyDictionary()
 
 def _prepare(cell: Cell) -> _Prepared:
     kept = _prepared.get(cell)
-    solver = getattr(cell, "solver", None)
-    if kept is None or kept.solver is not solver:
+    settings = settings_of(cell)
+    if kept is None or kept.settings != settings:
         program = STEPS[type(cell)](cell)
-        kept = _prepared[cell] = _Prepared(solver, program and program.finish())
+        kept = _prepared[cell] = _Prepared(settings, program and program.finish())
     return kept
+
+
+def settings_of(cell: Cell) -> tuple[object, ...]:
+    """What a program is made for beside the shapes: it is made anew when one of these has been changed."""
+    return tuple(getattr(cell, name, None) for name in ("solver", "ratio_on", "leak", "timescales"))
 
 
 def program_of(cell: Cell) -> Program | None:

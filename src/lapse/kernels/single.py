@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapse.cells import Cell, State
 from lapse.kernels import native
-from lapse.kernels.fused import Fused, packed_weights, plan_of, program_of
+from lapse.kernels.fused import Fused, packed_weights, plan_of, program_of, settings_of
 from lapse.kernels.plain import plain_autograd
 from lapse.kernels.steps import STEPS
 from lapse.solvers import not_finite
@@ -30,11 +30,12 @@ class _Ready:
     def __init__(self, cell: Cell, rows: int, dtype: torch.dtype) -> None:
         program = program_of(cell)
         assert program is not None
-        self.rows, self.dtype, self.solver = rows, dtype, getattr(cell, "solver", None)
+        self.rows, self.dtype, self.settings = rows, dtype, settings_of(cell)
         self.solver_steps = program.solver_steps
         self.plan = plan_of(cell, dtype)
-        self.owners = [_owner(cell, name) for name, _ in program.tensors]
-        self.weights = [(d, key, d[key], d[key]._version) for d, key in self.owners]
+        owners = [_owner(cell, name) for name, _ in program.tensors]
+        # What a cell computes from its settings (CT-GRU's time scales) has no owner and does not change.
+        self.weights = [(d, key, d[key], d[key]._version) for d, key in owners if key in d]
         self.packed = packed_weights(cell, program, self.plan)
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
@@ -53,7 +54,7 @@ class _Ready:
         return (
             len(input) == self.rows
             and input.dtype is self.dtype
-            and getattr(cell, "solver", None) is self.solver
+            and settings_of(cell) == self.settings
             and all(d[key] is t and t._version == version for d, key, t, version in self.weights)
         )
 

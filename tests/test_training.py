@@ -15,6 +15,7 @@ from lapse import LengthBatches, Sequences
 from lapse.models import ModelConfig, SequenceModel
 from lapse.training import NonFiniteLoss, Objective, TrainConfig, evaluate, fit
 from lapse.training.callbacks import Record, Scalars
+from lapse.training.learner import Learner
 
 OBJECTIVE = Objective("mse", ("mse",), "every")
 
@@ -138,25 +139,33 @@ def spoiled(value: float) -> Sequences:
     return data
 
 
-@pytest.mark.parametrize(
-    ("value", "rate", "cause"),
-    [
-        (np.inf, 1e-3, "the batch holds values that are not finite: mark them as missing"),
-        (1e30, 1e-3, "the prediction overflowed: standardise inputs"),
-    ],
-)
-def test_a_loss_that_is_no_number_stops_and_says_why(value: float, rate: float, cause: str) -> None:
-    class Linear(SequenceModel):
-        """Passes its inputs on, so that what overflows is the loss."""
+class Linear(SequenceModel):
+    """Passes its inputs on, so that what overflows is the loss."""
 
-        def forward(self, batch: Any) -> torch.Tensor:
-            output: torch.Tensor = super().forward(batch) + batch.values
-            return output
+    def forward(self, batch: Any) -> torch.Tensor:
+        output: torch.Tensor = super().forward(batch) + batch.values
+        return output
 
+
+def test_a_loss_that_is_no_number_stops_and_says_why() -> None:
     torch.manual_seed(0)
-    learner = Linear(ModelConfig(1, 1, model="lstm", hidden_size=4, readout="every"))
-    with pytest.raises(NonFiniteLoss, match=rf"loss is (inf|nan) in epoch 0, batch \d+ \(step .*{cause}"):
-        fit(learner, OBJECTIVE, spoiled(value), sequences(5), TrainConfig(learning_rate=rate))
+    model = Linear(ModelConfig(1, 1, model="lstm", hidden_size=4, readout="every"))
+    cause = r"loss is (inf|nan) in epoch 0, batch \d+ \(step .*the prediction overflowed: standardise inputs"
+    with pytest.raises(NonFiniteLoss, match=cause):
+        fit(model, OBJECTIVE, spoiled(1e30), sequences(5))
+
+
+def test_an_input_that_is_no_number_is_named() -> None:
+    model = SequenceModel(ModelConfig(1, 1, model="lstm", hidden_size=4, readout="every"))
+    with pytest.raises(ValueError, match=r"input must be finite.*got inf at row \d+, step \d+, feature 0"):
+        fit(model, OBJECTIVE, spoiled(np.inf), sequences(5))
+    batch = spoiled(np.inf).batch(range(20))
+    learner = Learner(model, OBJECTIVE, TrainConfig())
+    learner.trainer = L.Trainer(logger=False, enable_checkpointing=False)
+    with pytest.raises(
+        NonFiniteLoss, match="the batch holds values that are not finite: mark them as missing"
+    ):
+        learner.training_step(batch, 0)
 
 
 class Poison(L.Callback):

@@ -64,8 +64,13 @@ class RunConfig:
 
 
 def default_config(task: Task, model: str, seed: int = 0) -> RunConfig:
-    """What works best in practice: see :class:`lapse.training.TrainConfig` for the reason of each setting."""
-    return RunConfig(task.name, model, train=TrainConfig(seed=seed))
+    """What works best in practice: see :class:`lapse.training.TrainConfig` for the reason of each setting.
+
+    The ODE-LSTM is trained in its autonomous form, which learns event-coded data where the driven one hardly moves
+    (docs/reproduce.md).
+    """
+    options = {"form": "autonomous"} if model == "ode-lstm" else {}
+    return RunConfig(task.name, model, model_options=options, train=TrainConfig(seed=seed))
 
 
 def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:

@@ -88,7 +88,8 @@ class Walk:
         if self.dense:
             return walked.view(self.width, count, -1).transpose(0, 1)
         padded = walked.new_zeros(count * self.width, walked.shape[-1])
-        return padded.index_copy(0, self._flat(), walked).view(count, self.width, -1)
+        # In place: a copy of all the padding costs as much as the fused loop over short rows.
+        return padded.index_copy_(0, self._flat(), walked).view(count, self.width, -1)
 
     def _flat(self) -> Tensor:
         """Where each walked step lies in a flattened (B, T, ...) tensor, (N,)."""

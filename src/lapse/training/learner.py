@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from lapse.models import SequenceModel
 from lapse.sequences import Batch
+from lapse.solvers import SolverError
 from lapse.training.config import TrainConfig
 from lapse.training.objective import NonFiniteLoss, Objective, Scores
 
@@ -40,7 +42,7 @@ class Learner(L.LightningModule):
         if not len(batch):
             # No row was left for this process in the last batch; it still takes part in averaging the gradients.
             return self._nothing() / self._share(0)
-        prediction, target = self.objective.valid(self.model(batch), batch)
+        prediction, target = self.objective.valid(self._predict(batch, index), batch)
         total = self.objective.total(prediction, target)
         if not bool(torch.isfinite(total)):
             raise NonFiniteLoss(self._diagnosis(batch, index, float(total.detach())))
@@ -48,6 +50,15 @@ class Learner(L.LightningModule):
         self.train_count += len(target)
         self.events += int(batch.lengths.sum())
         return total / self._share(len(target))
+
+    def _predict(self, batch: Batch, index: int) -> Tensor:
+        try:
+            prediction: Tensor = self.model(batch)
+        except (SolverError, ValueError) as error:
+            if isinstance(error, ValueError) and bool(torch.isfinite(batch.values).all()):
+                raise  # a mistake of another kind
+            raise NonFiniteLoss(self._diagnosis(batch, index, math.nan)) from error
+        return prediction
 
     def _nothing(self) -> Tensor:
         return torch.stack([0.0 * p.sum() for p in self.model.parameters()]).sum()

@@ -22,11 +22,11 @@ from lapse.report.baselines import baselines, simple_features
 from lapse.report.collection import Collection, NoRuns, departures
 from lapse.report.page import with_baselines
 from lapse.report.tables import Table, build_tables, welch
-from lapse.runs import RunConfig, paper_config
+from lapse.runs import RunConfig, default_config, paper_config
 from lapse.sequences import Sequences
 from lapse.tasks import TASKS, Splits
 
-ODE = RunConfig("xor-event", "ode-lstm")
+ODE = default_config(TASKS["xor-event"], "ode-lstm")
 LSTM = RunConfig("xor-event", "lstm")
 
 
@@ -96,12 +96,12 @@ def test_one_run_allows_no_test_and_the_table_says_so(
 
 def test_other_settings_are_other_rows_named_by_what_differs(tmp_path: Path) -> None:
     small = replace(ODE, hidden_size=32)
-    write_run(tmp_path, small, 98.0)
-    write_run(tmp_path, replace(small, model_options={"form": "autonomous"}), 99.0)
+    write_run(tmp_path, replace(small, model_options={}), 98.0)  # the layer's own form, not the preset's
+    write_run(tmp_path, small, 99.0)
     table = table_of(tmp_path)
     assert [(row.name, row.label) for row in table.rows] == [
-        ("ode-lstm", "form=autonomous"),
         ("ode-lstm", ""),
+        ("ode-lstm", "form=driven"),
     ]
     assert table.shared == "hidden_size=32"
 

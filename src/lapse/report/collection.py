@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lapse.models import MODELS
 from lapse.runs import PRESETS, Result, RunConfig
 from lapse.tasks import TASKS
 
@@ -157,7 +159,14 @@ def _flat(config: RunConfig) -> Settings:
     train = dataclasses.asdict(config.train)
     train.pop("seed")
     sizes = {"hidden_size": config.hidden_size, "num_layers": config.num_layers}
-    return {name: _plain(value) for name, value in {**sizes, **train, **config.model_options}.items()}
+    # With the layer's own defaults: an option that a run leaves out may be one that its preset gives.
+    options = _layer_defaults(config.model) | dict(config.model_options)
+    return {name: _plain(value) for name, value in {**sizes, **train, **options}.items()}
+
+
+def _layer_defaults(model: str) -> Settings:
+    parameters = inspect.signature(MODELS[model]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def _plain(value: Any) -> Any:

@@ -95,4 +95,4 @@ def test_operations_are_numbered_as_in_the_sources() -> None:
     text = (native.SOURCES / "ops.h").read_text()
     table = text[text.index("#define LAPSE_OPS") : text.index("enum Code")]
     names = [part.split(")")[0] for part in table.replace("LAPSE_OPS(X)", "").split("X(")[1:]]
-    assert names == list(program.WRITES)
+    assert names == list(program.KINDS)

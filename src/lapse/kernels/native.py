@@ -43,6 +43,7 @@ class _Op(ctypes.Structure):
         ("reg", ctypes.c_int32 * 14),
         ("add", ctypes.c_int32 * 14),
         ("par", ctypes.c_int32 * 4),
+        ("replay", ctypes.c_int32),
         ("num", ctypes.c_double * 8),
     )
 
@@ -158,7 +159,7 @@ class Plan:
         self.library = loaded
         ints = ctypes.c_int32
         ops = (_Op * len(program.ops))(*(_op(o) for o in program.ops))
-        registers = _flat([(size, int(saved)) for size, saved in program.registers])
+        registers = _flat([(size, int(i in program.saved)) for i, size in enumerate(program.registers)])
         parameters = _flat(
             [(p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset) for p in program.parameters]
         )
@@ -204,6 +205,7 @@ def _op(op: Any) -> _Op:
         filled(op.registers, 14, NONE),
         filled([int(a) for a in op.add], 14, 0),
         filled(op.parameters, 4, NONE),
+        int(op.replay),
         filled([float(n) for n in op.numbers], 8, 0),
     )
 

@@ -2,47 +2,60 @@
 
 The operations are those of ``csrc/ops.h``, each with a hand-written backward; ``lapse.kernels.steps`` puts them
 together, one function a cell. What is left to work out here is bookkeeping: which operation is the first to write
-an adjoint in the backward pass (it stores) and which ones come after it (they add).
+an adjoint in the backward pass (it stores) and which ones come after it (they add), and what the tape must hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 BEFORE = 1 << 16  # a register as the previous step left it
 NONE = -1
+MOST_SOURCES, MOST_SEGMENTS = 3, 8  # kMostSources and kMostSegments of csrc/plan.h
 
-# The order is that of LAPSE_OPS in csrc/ops.h; the numbers are the operands whose adjoints the backward writes.
-WRITES: dict[str, tuple[int, ...]] = {
-    "Linear": (1, 2),
-    "LSTM": (0, 1, 2, 3, 4),
-    "Tanh": (),
-    "Add": (1, 2),
-    "Check": (),
-    "Combine": (1, 2, 3, 4, 5, 6, 7, 8),
-    "TanhSlope": (0, 1),
-    "PlainSlope": (),
-    "Damping": (),
-    "TanhExponential": (0, 1, 3, 4),
-    "TanhCorrection": (0, 1, 3, 4),
-    "Reset": (0, 1),
-    "GRUSlope": (0, 1, 2),
-    "GRUExponential": (0, 1, 2),
-    "Blend": (0, 1, 2),
-    "Fade": (0, 1),
-    "Tick": (1,),
-    "Impute": (0, 1, 2, 3),
-    "Decay": (0,),
-    "MemoryDecay": (0, 1, 2, 3),
-    "MemoryUpdate": (0, 1, 2, 3, 4, 5, 6, 7, 8),
-    "PhasedBlend": (1, 2, 3, 4),
-    "TraceDecay": (0,),
-    "TraceRead": (0, 1),
-    "TraceStore": (0, 1, 2),
+
+@dataclass(frozen=True)
+class Kind:
+    """What the backward of an operation does, by the places of its operands."""
+
+    writes: tuple[int, ...] = ()  # adjoints that it writes
+    reads: tuple[int, ...] = ()  # values that it looks at
+    # Values that are made again in the backward pass from the other operands, which costs less than a place on the
+    # tape: activations are there already, so these are a few multiplications a unit.
+    replays: tuple[int, ...] = ()
+
+
+# The order is that of LAPSE_OPS in csrc/ops.h.
+KINDS: dict[str, Kind] = {
+    "Linear": Kind(writes=(1, 2, 3, 4), reads=(2, 3, 4)),
+    "LSTM": Kind(writes=(0, 1, 2, 3, 4), reads=(0, 1, 2, 3, 4, 7), replays=(6, 7)),
+    "Tanh": Kind(reads=(0,)),
+    "Add": Kind(writes=(1, 2)),
+    "Check": Kind(),
+    "Combine": Kind(writes=(1, 2, 3, 4, 5, 6, 7, 8), replays=(0,)),
+    "TanhSlope": Kind(writes=(0, 1), reads=(0, 1), replays=(2,)),
+    "PlainSlope": Kind(reads=(0,)),
+    "Damping": Kind(reads=(0,), replays=(0, 1)),
+    "TanhExponential": Kind(writes=(0, 1, 3, 4), reads=(0, 1, 3, 4), replays=(2,)),
+    "TanhCorrection": Kind(writes=(0, 1, 3, 4), reads=(0, 3, 4), replays=(2,)),
+    "Reset": Kind(writes=(0, 1), reads=(0, 1), replays=(2,)),
+    "GRUSlope": Kind(writes=(0, 1, 2), reads=(0, 1, 2), replays=(3,)),
+    "GRUExponential": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
+    "Blend": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
+    "Fade": Kind(writes=(0, 1), reads=(0, 2)),
+    "Tick": Kind(writes=(1,), replays=(0,)),
+    "Impute": Kind(writes=(0, 1, 2, 3), reads=(0, 1, 2, 3)),
+    "Decay": Kind(writes=(0,), reads=(1,)),
+    "MemoryDecay": Kind(writes=(0, 1, 2, 3), reads=(0, 1, 2, 3, 4)),
+    "MemoryUpdate": Kind(writes=(0, 1, 2, 3, 4, 5, 6, 7, 8), reads=(0, 1, 2, 4, 5, 6, 7, 8, 10, 13)),
+    "PhasedBlend": Kind(writes=(1, 2, 3, 4), reads=(0, 1, 2, 3, 4)),
+    "TraceDecay": Kind(writes=(0,), reads=(1,), replays=(1, 2)),
+    "TraceRead": Kind(writes=(0, 1), reads=(0, 1)),
+    "TraceStore": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
 }
-CODES = {name: code for code, name in enumerate(WRITES)}
+CODES = {name: code for code, name in enumerate(KINDS)}
 
 Transform = Literal["", "softplus", "exp"]
 
@@ -58,18 +71,22 @@ class Op:
     groups: dict[int, int] = field(default_factory=dict)
     silent: tuple[int, ...] = ()  # operands that this use of the operation does not differentiate
     add: list[bool] = field(default_factory=list)
+    replay: bool = False
 
     def spread(self, operand: int) -> list[int]:
         first = self.registers[operand]
         return [first + i for i in range(self.groups.get(operand, 1))]
 
+    def present(self, operands: Iterable[int]) -> list[int]:
+        return [i for i in operands if i < len(self.registers) and self.registers[i] != NONE]
+
     def written(self) -> list[int]:
         """The operands whose adjoints the backward writes."""
-        return [
-            i
-            for i in WRITES[self.name]
-            if i < len(self.registers) and self.registers[i] != NONE and i not in self.silent
-        ]
+        return [i for i in self.present(KINDS[self.name].writes) if i not in self.silent]
+
+    def values(self, operands: Iterable[int]) -> set[int]:
+        """The registers of these operands, those of the previous step left out."""
+        return {r for i in self.present(operands) for r in self.spread(i) if not r & BEFORE}
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,8 @@ class Program:
     """The step of one cell, written by calling ``register``, ``vector``, ``matrix`` and ``emit``."""
 
     def __init__(self, input_size: int, input_segments: int = 1) -> None:
-        self.registers: list[tuple[int, bool]] = []
+        self.registers: list[int] = []  # their sizes
+        self.saved: set[int] = set()  # those that the tape holds
         self.ops: list[Op] = []
         self.parameters: list[Parameter] = []
         self.tensors: list[tuple[str, Transform]] = []
@@ -110,10 +128,13 @@ class Program:
         self.input_register = self.register(input_size, input_segments)
         self.input = Port(self.input_register, input_segments, input_size * input_segments, input_size)
 
-    def register(self, size: int, count: int = 1, *, saved: bool = True) -> int:
-        """The first of ``count`` new registers; not ``saved`` if no backward looks at its value."""
-        self.registers += [(size, saved)] * count
+    def register(self, size: int, count: int = 1) -> int:
+        """The first of ``count`` new registers."""
+        self.registers += [size] * count
         return len(self.registers) - count
+
+    def size(self, register: int) -> int:
+        return self.registers[register & ~BEFORE]
 
     def state(self, size: int) -> int:
         """A state of the cell; ``register | BEFORE`` is its value before the step. The first is the output."""
@@ -150,16 +171,19 @@ class Program:
         parameters = [int(p) for p in options.get("parameters", ())]
         self.ops.append(Op(name, list(registers), parameters, options.get("numbers", ()), silent=silent))
 
-    def linear(self, y: int, x: int, weight: int, *, bias: int = NONE, base: int = NONE) -> None:
-        """y = base + W x + b; ``base`` may be y itself, to add to what is there."""
-        matrix = self.parameters[weight]
-        groups = {0: matrix.segments, 2: matrix.segments}
-        silent = (2,) if base == y else ()
-        self.ops.append(Op("Linear", [y, x, base], [weight, bias], groups=groups, silent=silent))
-        self.multiplications += matrix.segments * matrix.rows * matrix.columns
+    def linear(self, y: int, *terms: tuple[int, int], bias: int = NONE, base: int = NONE) -> None:
+        """y = base + b + Σ W x, over terms (x, W) with matrices of equal rows and segments."""
+        matrices = [self.parameters[weight] for _, weight in terms]
+        segments = matrices[0].segments
+        assert len(terms) <= MOST_SOURCES and segments <= MOST_SEGMENTS, "too much for one Linear"
+        registers = [y, base, *(x for x, _ in terms)]
+        self.ops.append(
+            Op("Linear", registers, [bias, *(w for _, w in terms)], groups={0: segments, 1: segments})
+        )
+        self.multiplications += sum(m.segments * m.rows * m.columns for m in matrices)
 
     def finish(self) -> Program:
-        """Work out who stores and who adds in the backward pass."""
+        """Work out who stores and who adds in the backward pass, and what it needs of the forward pass."""
         states = [p.register + i for p in self.states for i in range(p.segments)]
         known = set(states)
         for op in reversed(self.ops):
@@ -171,4 +195,17 @@ class Program:
                 assert all((r in known) == op.add[i] for r in spread), f"{op.name}: a group in two minds"
                 known.update(spread)
         self.unread = [s for s in states if s | BEFORE not in known]
+        self._choose_saved(set(states))
         return self
+
+    def _choose_saved(self, states: set[int]) -> None:
+        needed = set().union(*(op.values(KINDS[op.name].reads) for op in self.ops))
+        replayed: set[int] = set()
+        for op in reversed(self.ops):
+            made = KINDS[op.name].replays
+            products = op.values(made) - states
+            if products & needed:
+                op.replay = True
+                replayed |= products
+                needed |= op.values(i for i in range(len(op.registers)) if i not in made)
+        self.saved = states | (needed - replayed)

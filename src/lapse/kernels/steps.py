@@ -51,11 +51,11 @@ class TanhField:
 
     def _inner(self, p: Program, y: int) -> int:
         u = p.register(self.size)
-        p.linear(u, y, self.weight, base=self.drive)
+        p.linear(u, (y, self.weight), base=self.drive)
         return u
 
     def slope(self, p: Program, y: int, steps: int) -> int:
-        u, k = self._inner(p, y), p.register(self.size, saved=False)
+        u, k = self._inner(p, y), p.register(self.size)
         silent = (1,) if self.rate == NONE else ()
         p.emit("TanhSlope", u, y, k, parameters=[self.scale, self.rate], numbers=[steps], silent=silent)
         return k
@@ -88,9 +88,9 @@ class MLPField:
     def slope(self, p: Program, y: int, steps: int) -> int:
         inner, k = p.register(self.size), p.register(self.size)
         (u, a), (v, b) = self.maps
-        p.linear(inner, y, u, bias=a)
+        p.linear(inner, (y, u), bias=a)
         p.emit("Tanh", inner)
-        p.linear(k, inner, v, bias=b)
+        p.linear(k, (inner, v), bias=b)
         p.emit("PlainSlope", k, numbers=[steps])
         return k
 
@@ -112,14 +112,14 @@ class GRUField:
 
     def _inner(self, p: Program, y: int) -> tuple[int, int]:
         gates, reset, candidate = p.register(self.size, 2), p.register(self.size), p.register(self.size)
-        p.linear(gates, y, self.gates, base=self.drive)
+        p.linear(gates, (y, self.gates), base=self.drive)
         p.emit("Reset", gates, y, reset)
-        p.linear(candidate, reset, self.candidate, base=self.drive + 2)
+        p.linear(candidate, (reset, self.candidate), base=self.drive + 2)
         return gates + 1, candidate
 
     def slope(self, p: Program, y: int, steps: int) -> int:
         update, candidate = self._inner(p, y)
-        k = p.register(self.size, saved=False)
+        k = p.register(self.size)
         p.emit("GRUSlope", update, candidate, y, k, numbers=[steps])
         return k
 
@@ -170,29 +170,32 @@ def combine(
     p.emit("Combine", out, y, *(k for k, _ in used), numbers=[steps, *(w for _, w in used)])
 
 
-def gates(p: Program, size: int, name: str, count: int, sources: Sequence[tuple[int, int]], h: int) -> int:
-    """``count`` maps W x + R h + b side by side; ``sources`` are the registers and sizes that x is made of.
-
-    Without an ``h`` it is a drive, which is added to later: its own value is not needed again.
-    """
-    width = sum(n for _, n in sources)
-    y, offset = p.register(size, count, saved=h != NONE), 0
-    bias = p.vector(f"{name}.bias", size, count)
-    for i, (x, n) in enumerate(sources):
-        weight = p.matrix(f"{name}.weight_ih", size, n, segments=count, stride=width, offset=offset)
-        p.linear(y, x, weight, bias=bias if i == 0 else NONE, base=NONE if i == 0 else y)
+def gates(p: Program, y: int, name: str, count: int, sources: Sequence[int], h: int = NONE) -> None:
+    """``count`` maps y = W x + R h + b side by side; ``sources`` are the registers that x is made of."""
+    size, widths = p.size(y), [p.size(x) for x in sources]
+    terms, offset = [], 0
+    for x, n in zip(sources, widths, strict=True):
+        stride = sum(widths)
+        terms.append((x, p.matrix(f"{name}.weight_ih", size, n, segments=count, stride=stride, offset=offset)))
         offset += n
     if h != NONE:
-        p.linear(y, h, p.matrix(f"{name}.weight_hh", size, size, segments=count), base=y)
-    return y
+        terms.append((h, p.matrix(f"{name}.weight_hh", size, size, segments=count)))
+    p.linear(y, *terms, bias=p.vector(f"{name}.bias", size, count))
+
+
+def lstm(p: Program, sources: Sequence[int], h0: int, c0: int, c: int, h: int) -> None:
+    """An LSTM's update of (h0, c0) into (h, c)."""
+    n = p.size(c)
+    g = p.register(n, 4)
+    gates(p, g, "gates", 4, sources, h0)
+    p.emit("LSTM", g, g + 1, g + 2, g + 3, c0, c, h, p.register(n))
 
 
 def ode_lstm(cell: cells.ODELSTMCell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h, c, proposal = p.state(n), p.state(n), p.register(n)
-    g = gates(p, n, "gates", 4, [(p.input_register, cell.input_size)], h | BEFORE)
-    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c, proposal)
-    drive = gates(p, n, "field.gates", 1, [(proposal, n)], NONE)
+    h, c, proposal, drive = p.state(n), p.state(n), p.register(n), p.register(n)
+    lstm(p, [p.input_register], h | BEFORE, c | BEFORE, c, proposal)
+    gates(p, drive, "field.gates", 1, [proposal])
     field = TanhField(p, n, "field", drive, damped=True)
     return p if solve(p, cell.solver, field, n, h | BEFORE, h) else None
 
@@ -200,26 +203,23 @@ def ode_lstm(cell: cells.ODELSTMCell) -> Program | None:
 def autonomous_ode_lstm(cell: cells.AutonomousODELSTMCell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
     h, c, proposal = p.state(n), p.state(n), p.register(n)
-    g = gates(p, n, "gates", 4, [(p.input_register, cell.input_size)], h | BEFORE)
-    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c, proposal)
+    lstm(p, [p.input_register], h | BEFORE, c | BEFORE, c, proposal)
     return p if solve(p, cell.solver, MLPField(p, n, "field"), n, proposal, h) else None
 
 
 def driven(cell: cells.CTRNNCell | cells.ODERNNCell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h = p.state(n)
-    drive = gates(p, n, "field.gates", 1, [(p.input_register, cell.input_size)], NONE)
+    h, drive = p.state(n), p.register(n)
+    gates(p, drive, "field.gates", 1, [p.input_register])
     field = TanhField(p, n, "field", drive, damped=isinstance(cell, cells.CTRNNCell))
     return p if solve(p, cell.solver, field, n, h | BEFORE, h) else None
 
 
 def gru_ode(cell: cells.GRUODECell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h, drive, x = p.state(n), p.register(n, 3, saved=False), p.input_register
-    for name, first, count in (("gates", 0, 2), ("candidate", 2, 1)):
-        bias = p.vector(f"field.{name}.bias", n, count)
-        weight = p.matrix(f"field.{name}.weight_ih", n, cell.input_size, segments=count)
-        p.linear(drive + first, x, weight, bias=bias)
+    h, drive = p.state(n), p.register(n, 3)
+    gates(p, drive, "field.gates", 2, [p.input_register])
+    gates(p, drive + 2, "field.candidate", 1, [p.input_register])
     return p if solve(p, cell.solver, GRUField(p, n, "field", drive), n, h | BEFORE, h) else None
 
 
@@ -228,24 +228,21 @@ def jump_ode_rnn(cell: cells.JumpODERNNCell) -> Program | None:
     h, flowed = p.state(n), p.register(n)
     if not solve(p, cell.solver, MLPField(p, n, "field"), n, h | BEFORE, flowed):
         return None
-    bias, x = p.vector("jump.bias", n), p.input_register
-    p.linear(h, x, p.matrix("jump.weight_ih", n, cell.input_size), bias=bias)
-    p.linear(h, flowed, p.matrix("jump.weight_hh", n, n), base=h)
+    gates(p, h, "jump", 1, [p.input_register], flowed)
     p.emit("Tanh", h)
     return p
 
 
 def coupled(cell: cells.CoupledLSTMODERNNCell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h, c, lstm, ode = (p.state(n) for _ in range(4))
-    x = (p.input_register, cell.input_size)
-    drive = gates(p, n, "field.gates", 1, [x, (lstm | BEFORE, n)], NONE)
-    g = gates(p, n, "gates", 4, [x, (ode | BEFORE, n)], lstm | BEFORE)
-    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c, lstm)
+    h, c, short, ode = (p.state(n) for _ in range(4))
+    drive = p.register(n)
+    gates(p, drive, "field.gates", 1, [p.input_register, short | BEFORE])
+    lstm(p, [p.input_register, ode | BEFORE], short | BEFORE, c | BEFORE, c, short)
     field = TanhField(p, n, "field", drive, damped=False)
     if not solve(p, cell.solver, field, n, ode | BEFORE, ode):
         return None
-    p.emit("Add", h, lstm, ode)
+    p.emit("Add", h, short, ode)
     return p
 
 
@@ -253,9 +250,7 @@ def rnn_decay(cell: cells.RNNDecayCell) -> Program:
     n, p = cell.hidden_size, Program(cell.input_size)
     h, faded = p.state(n), p.register(n)
     p.emit("Decay", h | BEFORE, faded, parameters=[p.vector("decay", n, transform="softplus")])
-    bias = p.vector("gates.bias", n)
-    p.linear(h, p.input_register, p.matrix("gates.weight_ih", n, cell.input_size), bias=bias)
-    p.linear(h, faded, p.matrix("gates.weight_hh", n, n), base=h)
+    gates(p, h, "gates", 1, [p.input_register], faded)
     p.emit("Tanh", h)
     return p
 
@@ -263,9 +258,9 @@ def rnn_decay(cell: cells.RNNDecayCell) -> Program:
 def ct_lstm(cell: cells.CTLSTMCell) -> Program:
     n, p = cell.hidden_size, Program(cell.input_size)
     h, c, target, rate, gate = (p.state(n) for _ in range(5))
-    c1, h1 = p.register(n), p.register(n)
+    c1, h1, g = p.register(n), p.register(n), p.register(n, 7)
     p.emit("MemoryDecay", c | BEFORE, target | BEFORE, rate | BEFORE, gate | BEFORE, c1, h1)
-    g = gates(p, n, "gates", 7, [(p.input_register, cell.input_size)], h1)
+    gates(p, g, "gates", 7, [p.input_register], h1)
     p.emit("MemoryUpdate", *range(g, g + 7), c1, target | BEFORE, h, c, target, rate, gate)
     return p
 
@@ -275,8 +270,7 @@ def phased_lstm(cell: cells.PhasedLSTMCell) -> Program:
     h, c, clock = p.state(n), p.state(n), p.state(1)
     c1, h1 = p.register(n), p.register(n)
     p.emit("Tick", clock, clock | BEFORE)
-    g = gates(p, n, "gates", 4, [(p.input_register, cell.input_size)], h | BEFORE)
-    p.emit("LSTM", g, g + 1, g + 2, g + 3, c | BEFORE, c1, h1)
+    lstm(p, [p.input_register], h | BEFORE, c | BEFORE, c1, h1)
     vectors = [p.vector("log_period", n, transform="exp"), p.vector("shift", n)]
     p.emit(
         "PhasedBlend", clock, c | BEFORE, h | BEFORE, c1, h1, c, h,
@@ -290,19 +284,17 @@ def gru_d(cell: cells.GRUDCell) -> Program:
     p = Program(i, input_segments=2)
     h, last, since = p.state(n), p.state(i), p.state(i)
     x, m = p.input_register, p.input_register + 1
-    since1, x_hat, fading, h1, reset, candidate = (p.register(size) for size in (i, i, n, n, n, n))
+    since1, x_hat, fading, h1, candidate = (p.register(size) for size in (i, i, n, n, n))
+    reset, g = p.register(n), p.register(n, 2)
     p.emit("Tick", since1, since | BEFORE)
-    p.linear(fading, since1, p.matrix("hidden_decay.weight", n, i), bias=p.vector("hidden_decay.bias", n))
+    weight = p.matrix("hidden_decay.weight", n, i)
+    p.linear(fading, (since1, weight), bias=p.vector("hidden_decay.bias", n))
     p.emit("Fade", fading, h | BEFORE, h1)
     vectors = [p.vector(name, i) for name in ("input_decay_weight", "input_decay_bias", "input_mean")]
     p.emit("Impute", x, m, since1, last | BEFORE, x_hat, last, since, parameters=vectors)
-    g = gates(p, n, "gates", 2, [(x_hat, i), (m, i)], h1)
+    gates(p, g, "gates", 2, [x_hat, m], h1)
     p.emit("Reset", g + 1, h1, reset)
-    bias = p.vector("candidate.bias", n)
-    for k, source in enumerate((x_hat, m)):
-        weight = p.matrix("candidate.weight_ih", n, i, stride=2 * i, offset=k * i)
-        p.linear(candidate, source, weight, bias=NONE if k else bias, base=candidate if k else NONE)
-    p.linear(candidate, reset, p.matrix("candidate.weight_hh", n, n), base=candidate)
+    gates(p, candidate, "candidate", 1, [x_hat, m], reset)
     p.emit("Blend", g, candidate, h1, h)
     return p
 
@@ -314,13 +306,11 @@ def ct_gru(cell: cells.CTGRUCell) -> Program | None:
     x, number = p.input_register, [count]
     scales = [p.vector("log_timescales", count)]
     h, traces = p.state(n), p.interleaved_state(n, count)
-    traces1, h1, read, q = p.register(n, count), p.register(n), p.register(n), p.register(n)
+    traces1, h1, read, q, g = p.register(n, count), p.register(n), p.register(n), p.register(n), p.register(n, 2)
     p.emit("TraceDecay", traces | BEFORE, traces1, h1, parameters=scales, numbers=number)
-    g = gates(p, n, "gates", 2, [(x, cell.input_size)], h1)
+    gates(p, g, "gates", 2, [x], h1)
     p.emit("TraceRead", g, traces1, read, parameters=scales, numbers=number)
-    bias = p.vector("candidate.bias", n)
-    p.linear(q, x, p.matrix("candidate.weight_ih", n, cell.input_size), bias=bias)
-    p.linear(q, read, p.matrix("candidate.weight_hh", n, n), base=q)
+    gates(p, q, "candidate", 1, [x], read)
     p.emit("Tanh", q)
     p.emit("TraceStore", g + 1, q, traces1, traces, h, parameters=scales, numbers=number)
     for op in p.ops:

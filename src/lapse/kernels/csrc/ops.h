@@ -38,18 +38,43 @@ inline void increase(T* to, Vec<T> v) {
   store(to, load(to) + v);
 }
 
-// y = base + W x (+ b), for `segments` registers y side by side.
+// f(u), in place; when a step is replayed, what is in place already.
+template <class T, class Function>
+LAPSE_INLINE Vec<T> activate(const Step<T>& s, T* u, Function f) {
+  Vec<T> y = load(u);
+  if (s.replaying) return y;
+  y = f(y);
+  store(u, y);
+  return y;
+}
+template <class T>
+LAPSE_INLINE Vec<T> activate_tanh(const Step<T>& s, T* u) {
+  return activate(s, u, [](Vec<T> x) { return vtanh(x); });
+}
+
+// y = base + b + Σ W x over up to three x, for `segments` registers y side by side; base and bias are optional.
 struct Linear {
-  enum { Y, X, BASE };
-  enum { WEIGHT, BIAS };
+  enum { Y, BASE, X };
+  enum { BIAS, WEIGHT };
+
+  static int sources(const Op& op) {
+    int count = 1;
+    while (count < kMostSources && op.reg[X + count] != kNone) ++count;
+    return count;
+  }
 
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
-    const Parameter& w = s.plan->parameters[op.par[WEIGHT]];
-    const long width = s.width(op.reg[Y]), x_width = s.width(op.reg[X]);
-    for (long g = 0; g < w.segments; ++g) {
-      Product<T> p{1, w.columns, s.value(op.reg[X]), x_width, 1, 0, s.parameter(op.par[WEIGHT]) + g * w.columns * width,
-                   0, s.value(op.reg[Y] + g), width, nullptr, 0};
+    const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
+    const int count = sources(op);
+    for (long g = 0; g < segments; ++g) {
+      Factor<T> factors[kMostSources];
+      for (int i = 0; i < count; ++i) {
+        const long depth = s.plan->parameters[op.par[WEIGHT + i]].columns;
+        factors[i] = {depth, s.value(op.reg[X + i]), s.width(op.reg[X + i]), 1,
+                      s.parameter(op.par[WEIGHT + i]) + g * depth * width};
+      }
+      Product<T> p{factors, count, s.value(op.reg[Y] + g), width};
       if (op.reg[BASE] != kNone)
         p.init = s.value(op.reg[BASE] + g), p.init_row = width;
       else if (op.par[BIAS] != kNone)
@@ -57,49 +82,59 @@ struct Linear {
       if (s.rows == 1)
         multiply_row(p, width);
       else
-        multiply(p, s.rows, width, w.columns, true);
+        multiply(p, s.rows, width);
     }
   }
 
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
-    const Parameter& w = s.plan->parameters[op.par[WEIGHT]];
-    const long width = s.width(op.reg[Y]), x_width = s.width(op.reg[X]);
-    for (long g = 0; g < w.segments; ++g) {
+    const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
+    for (long g = 0; g < segments; ++g) {
       const T* dy = s.adjoint(op.reg[Y] + g);
-      if (op.reg[BASE] != kNone && op.reg[BASE] != op.reg[Y]) {
+      if (op.reg[BASE] != kNone) {
         T* base = s.adjoint(op.reg[BASE] + g);
         each<T>(s.rows * width, [&](long i) { store(base + i, op.add[BASE] ? load(base + i) + load(dy + i) : load(dy + i)); });
       }
       if (op.par[BIAS] != kNone) {
+        const T one = 1;
         T* db = s.gradient(op.par[BIAS]) + g * width;
-        for (long u = 0; u < width; u += kLanes<T>) {
-          Vec<T> sum = load(db + u);
-          for (long r = 0; r < s.rows; ++r) sum += load(dy + r * width + u);
-          store(db + u, sum);
-        }
+        const Factor<T> sum{s.rows, &one, 0, 0, dy, width};
+        multiply(Product<T>{&sum, 1, db, width, db, width}, 1, width);
       }
-      T* dw = s.gradient(op.par[WEIGHT]) + g * w.rows * x_width;
-      multiply(Product<T>{1, s.rows, dy, 1, width, 0, s.value(op.reg[X]), x_width, dw, x_width, dw, x_width}, w.rows,
-               x_width, 1, false);
     }
-    if (s.plan->is_input(op.reg[X]) && !s.input_gradient) return;
-    T* dx = s.adjoint(op.reg[X]);
-    multiply(Product<T>{w.segments, w.rows, s.adjoint(op.reg[Y]), width, 1, s.block * width,
-                        s.packed + s.plan->backward_pack[op.par[WEIGHT]], 0, dx, x_width, op.add[X] ? dx : nullptr, x_width},
-             s.rows, x_width, w.segments * w.rows, true);
+    for (int i = 0; i < sources(op); ++i) {
+      const Parameter& w = s.plan->parameters[op.par[WEIGHT + i]];
+      const int32_t x = op.reg[X + i];
+      const long x_width = s.width(x);
+      Factor<T> factors[kMostSegments];
+      for (long g = 0; g < segments; ++g) {
+        const T* dy = s.adjoint(op.reg[Y] + g);
+        T* dw = s.gradient(op.par[WEIGHT + i]) + g * w.columns * width;
+        const Factor<T> outer{s.rows, s.value(x), 1, x_width, dy, width};
+        multiply(Product<T>{&outer, 1, dw, width, dw, width}, w.columns, width);
+        factors[g] = {w.rows, dy, width, 1, s.packed + s.plan->backward_pack[op.par[WEIGHT + i]] + g * w.rows * x_width};
+      }
+      if (s.plan->is_input(x) && !s.input_gradient) continue;
+      T* dx = s.adjoint(x);
+      multiply(Product<T>{factors, int(segments), dx, x_width, op.add[X + i] ? dx : nullptr, x_width}, s.rows, x_width);
+    }
   }
 };
 
 // Eqs. 2–7 of the paper from pre-activations i, f, z, o: c = σ(f) c₀ + σ(i) tanh(z), h = σ(o) tanh(c).
 struct LSTM {
-  enum { I, F, Z, O, C0, C, H };
+  enum { I, F, Z, O, C0, C, H, TANH };
 
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     T *pi = s.value(op.reg[I]), *pf = s.value(op.reg[F]), *pz = s.value(op.reg[Z]), *po = s.value(op.reg[O]);
     const T* c0 = s.value(op.reg[C0]);
-    T *pc = s.value(op.reg[C]), *ph = s.value(op.reg[H]);
+    T *pc = s.value(op.reg[C]), *ph = s.value(op.reg[H]), *pt = s.value(op.reg[TANH]);
+    if (s.replaying)
+      return each<T>(s.rows * s.width(op.reg[I]), [&](long k) {
+        const Vec<T> t = vtanh(load(pc + k));
+        store(pt + k, t), store(ph + k, load(po + k) * t);
+      });
     each<T>(s.rows * s.width(op.reg[I]), [&](long k) {
       const Vec<T> i = vsigmoid(load(pi + k)), f = vsigmoid(load(pf + k)), z = vtanh(load(pz + k)),
                    o = vsigmoid(load(po + k));
@@ -112,13 +147,13 @@ struct LSTM {
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T *pi = s.value(op.reg[I]), *pf = s.value(op.reg[F]), *pz = s.value(op.reg[Z]), *po = s.value(op.reg[O]);
-    const T *c0 = s.value(op.reg[C0]), *pc = s.value(op.reg[C]);
+    const T *c0 = s.value(op.reg[C0]), *pt = s.value(op.reg[TANH]);
     const T *dc = s.adjoint(op.reg[C]), *dh = s.adjoint(op.reg[H]);
     T *di = s.adjoint(op.reg[I]), *df = s.adjoint(op.reg[F]), *dz = s.adjoint(op.reg[Z]), *d_o = s.adjoint(op.reg[O]);
     const Share<T> dc0(s, op, C0);
     each<T>(s.rows * s.width(op.reg[I]), [&](long k) {
       const Vec<T> i = load(pi + k), f = load(pf + k), z = load(pz + k), o = load(po + k);
-      const Vec<T> t = vtanh(load(pc + k)), g = load(dh + k);
+      const Vec<T> t = load(pt + k), g = load(dh + k);
       const Vec<T> d = load(dc + k) + g * o * (1 - t * t);
       store(di + k, d * z * i * (1 - i));
       store(df + k, d * load(c0 + k) * f * (1 - f));
@@ -236,8 +271,7 @@ struct TanhSlope {
     each_row<T>(
         s.rows, s.width(op.reg[U]), [](long) {},
         [&](long j, long i) {
-          const Vec<T> t = vtanh(load(u + i));
-          store(u + i, t);
+          const Vec<T> t = activate_tanh(s, u + i);
           Vec<T> slope = load(scale + j) * t;
           if (rate) slope -= load(rate + j) * load(y + i);
           store(k + i, slope);
@@ -293,7 +327,7 @@ struct PlainSlope {
   }
 };
 
-// e^{−z}, h φ₁(z) and, if asked for, h φ₂(z), with z = τ h: the same for all sub-steps of a gap.
+// e^{−z} and h φ(z) with z = τ h: the same for all sub-steps of a gap.
 struct Damping {
   enum { E, P };
   template <class T>
@@ -303,24 +337,24 @@ struct Damping {
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
         [&](long u, long i) {
-          const Phi<T> phi(load(rate + u) * h);
-          store(e + i, phi.e), store(p + i, phi.one * h);
+          Vec<T> decay, phi;
+          damping(load(rate + u) * h, decay, phi);
+          store(e + i, decay), store(p + i, phi * h);
         },
         [](long) {});
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
-    const T *de = s.adjoint(op.reg[E]), *dp = s.adjoint(op.reg[P]);
+    const T *e = s.value(op.reg[E]), *de = s.adjoint(op.reg[E]), *dp = s.adjoint(op.reg[P]);
     const T* rate = s.parameter(op.par[0]);
     T *d_rate = s.gradient(op.par[0]), h = 0;
     Vec<T> along{};
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]), along = Vec<T>{}; },
         [&](long u, long i) {
-          const Vec<T> tau = load(rate + u), gp = load(dp + i);
-          const Phi<T> phi(tau * h);
-          Vec<T> dz = gp * h * phi.one_slope - load(de + i) * phi.e;
-          along += gp * phi.one;
+          const Vec<T> tau = load(rate + u), z = tau * h, decay = load(e + i), gp = load(dp + i);
+          const Vec<T> slope = phi_slope<T>(z, decay), dz = gp * h * slope - load(de + i) * decay;
+          along += gp * (decay - z * slope);  // φ = e^{−z} − z φ'
           along += dz * tau;
           increase(d_rate + u, dz * h);
         },
@@ -338,8 +372,7 @@ struct TanhExponential {
     each_row<T>(
         s.rows, s.width(op.reg[U]), [](long) {},
         [&](long j, long i) {
-          const Vec<T> t = vtanh(load(u + i));
-          store(u + i, t);
+          const Vec<T> t = activate_tanh(s, u + i);
           store(y + i, load(e + i) * load(y0 + i) + load(p + i) * load(scale + j) * t);
         },
         [](long) {});
@@ -377,8 +410,7 @@ struct TanhCorrection {
     each_row<T>(
         s.rows, s.width(op.reg[U]), [](long) {},
         [&](long j, long i) {
-          const Vec<T> t = vtanh(load(u + i));
-          store(u + i, t);
+          const Vec<T> t = activate_tanh(s, u + i);
           store(y + i, load(y1 + i) + load(p + i) * load(scale + j) * T(0.5) * (t - load(u0 + i)));
         },
         [](long) {});
@@ -414,8 +446,8 @@ struct Reset {
     T *u = s.value(op.reg[U]), *ry = s.value(op.reg[RY]);
     const T* y = s.value(op.reg[Y]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      const Vec<T> r = vsigmoid(load(u + i));
-      store(u + i, r), store(ry + i, r * load(y + i));
+      const Vec<T> r = activate(s, u + i, [](Vec<T> x) { return vsigmoid(x); });
+      store(ry + i, r * load(y + i));
     });
   }
   template <class T>
@@ -439,8 +471,8 @@ struct GRUSlope {
     T *u = s.value(op.reg[U]), *v = s.value(op.reg[V]), *k = s.value(op.reg[K]);
     const T* y = s.value(op.reg[Y]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      const Vec<T> rate = vsigmoid(-load(u + i)), g = vtanh(load(v + i));
-      store(u + i, rate), store(v + i, g), store(k + i, rate * (g - load(y + i)));
+      const Vec<T> rate = activate(s, u + i, [](Vec<T> x) { return vsigmoid(-x); }), g = activate_tanh(s, v + i);
+      store(k + i, rate * (g - load(y + i)));
     });
   }
   template <class T>

@@ -1,6 +1,7 @@
 // The step of a cell as data: registers, parameters and a list of operations. lapse/kernels/program.py writes it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -15,15 +16,18 @@ struct Op {
   int32_t reg[14];
   int32_t add[14];
   int32_t par[4];
+  int32_t replay;  // run again before the backward of a step, for values that the tape does not hold
   double num[8];
 };
 
 constexpr int32_t kBefore = 1 << 16;  // a register as the previous step left it
 constexpr int32_t kNone = -1;
+constexpr int kMostSources = 3;   // of a Linear
+constexpr int kMostSegments = 8;  // of a matrix
 
 struct Register {
   int32_t size;
-  int32_t saved;  // 0: not needed by the backward pass, never written to the tape
+  int32_t saved;  // on the tape
 };
 
 // A parameter: `segments` matrices of rows x columns one below the other (columns = 0: vectors), as they lie in tensor
@@ -80,7 +84,7 @@ struct Plan {
       forward_pack.push_back(packed_size);
       packed_size += p.columns ? p.segments * p.columns * wide : p.segments * wide;
       gradient.push_back(gradient_size);
-      gradient_size += p.columns ? p.segments * p.rows * padded<T>(p.columns) : p.segments * wide;
+      gradient_size += p.segments * std::max(1, p.columns) * wide;  // transposed: a row for each column
     }
     for (const Parameter& p : parameters) {
       backward_pack.push_back(packed_size);
@@ -106,6 +110,7 @@ struct Step {
   const T* spans;
   T* span_gradients;
   bool input_gradient;
+  bool replaying;  // activations are in place already
   long failed_row;
 
   long width(int32_t ref) const { return plan->width[ref & ~kBefore]; }

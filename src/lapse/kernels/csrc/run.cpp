@@ -296,6 +296,10 @@ class Run {
       T* d = s.adjoint(reg | kBefore);
       std::fill(d, d + s.rows * plan_.width[reg], T(0));
     }
+    s.replaying = true;
+    for (const Op& op : plan_.ops)
+      if (op.replay) lapse::forward(s, op);
+    s.replaying = false;
     for (auto op = plan_.ops.rbegin(); op != plan_.ops.rend(); ++op) lapse::backward(s, *op);
     std::copy(s.span_gradients, s.span_gradients + s.rows, static_cast<T*>(call_.d_spans) + row);
     if (s.input_gradient)
@@ -309,15 +313,11 @@ class Run {
       T* to = static_cast<T*>(call_.d_parameters[p.tensor]);
       if (!to) continue;
       const T* from = sums + plan_.gradient[i];
-      const long columns = p.columns ? padded<T>(p.columns) : 1, wide = padded<T>(p.rows);
+      const long columns = std::max(1, p.columns), wide = padded<T>(p.rows);
       for (long g = 0; g < p.segments; ++g)
-        for (long r = 0; r < p.rows; ++r) {
-          T* row = to + p.offset + (g * p.rows + r) * p.stride;
-          if (p.columns)
-            std::copy(from + (g * p.rows + r) * columns, from + (g * p.rows + r) * columns + p.columns, row);
-          else
-            *row = from[g * wide + r];
-        }
+        for (long r = 0; r < p.rows; ++r)
+          for (long k = 0; k < columns; ++k)
+            to[p.offset + (g * p.rows + r) * p.stride + k] = from[(g * columns + k) * wide + r];
     }
   }
 
@@ -340,11 +340,14 @@ void pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool 
         for (long r = 0; r < wide; ++r) *to++ = r < p.rows ? from[(g * p.rows + r) * p.stride] : T(0);
       continue;
     }
-    for (long g = 0; g < p.segments; ++g, to += p.columns * wide)
-      pack(to, from + g * p.rows * p.stride, 1, p.columns, p.rows, 0, 1, p.stride, wide);
-    if (backward)
-      pack(packed + plan.backward_pack[i], from, p.segments, p.rows, p.columns, long(p.rows) * p.stride, p.stride, 1,
-           padded<T>(p.columns));
+    T* back = packed + plan.backward_pack[i];
+    for (long g = 0; g < p.segments; ++g, from += long(p.rows) * p.stride) {
+      pack(to, from, p.columns, p.rows, 1, p.stride, wide);
+      to += p.columns * wide;
+      if (!backward) continue;
+      pack(back, from, p.rows, p.columns, p.stride, 1, padded<T>(p.columns));
+      back += p.rows * padded<T>(p.columns);
+    }
   }
 }
 

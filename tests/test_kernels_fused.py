@@ -19,6 +19,7 @@ from lapse.cells import Cell
 from lapse.kernels import FUSED, native, recompute, unroll, workspace
 from lapse.kernels.fused import Fused, program_of
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
+from lapse.walk import Walk
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
 
@@ -37,6 +38,7 @@ SOLVERS: dict[type[Cell], list[Solver | None]] = {
     cells.RNNDecayCell: [None],
     cells.CTLSTMCell: [None],
     cells.PhasedLSTMCell: [None],
+    cells.AugmentedLSTMCell: [None],
 }
 CASES = [pytest.param(c, s, id=f"{c.__name__}-{s}") for c, solvers in SOLVERS.items() for s in solvers]
 DEFAULTS = [pytest.param(c, s[-1], id=c.__name__) for c, s in SOLVERS.items()]
@@ -77,7 +79,7 @@ def everything(
 ) -> dict[str, Tensor | None]:
     inputs = [t.clone().requires_grad_() for t in inputs]
     with lapse.backend(backend):  # type: ignore[arg-type]
-        output, final = unroll(cell, inputs[0], tuple(inputs[2:]), inputs[1], sizes)
+        output, final = unroll(cell, inputs[0], tuple(inputs[2:]), inputs[1], Walk.packed(sizes))
     names = [n for n, _ in cell.named_parameters()]
     loss = sum((o * w).sum() for o, w in zip((output, *final), weights, strict=True))
     grads = torch.autograd.grad(loss, [*inputs, *cell.parameters()], allow_unused=True)
@@ -156,7 +158,7 @@ def test_gradcheck(cell_type: type[Cell], solver: Solver | None) -> None:
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         with lapse.backend("fused"):
-            output, final = unroll(cell, tensors[0], tensors[2 : 2 + states], tensors[1], sizes)
+            output, final = unroll(cell, tensors[0], tensors[2 : 2 + states], tensors[1], Walk.packed(sizes))
         return output, *final
 
     states = len(cell.state_names)
@@ -196,8 +198,8 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
     cell = make(cells.ODELSTMCell, None, 3, 32)
     (x, spans, *state), sizes = arguments(cell, [4] * 70, torch.float32)
     with lapse.backend("fused"), torch.no_grad():
-        output, _ = unroll(cell, x, tuple(state), spans, sizes)
-        alone, _ = unroll(cell, x[5::70], tuple(s[5:6] for s in state), spans[5::70], [1] * 4)
+        output, _ = unroll(cell, x, tuple(state), spans, Walk.packed(sizes))
+        alone, _ = unroll(cell, x[5::70], tuple(s[5:6] for s in state), spans[5::70], Walk.packed([1] * 4))
     assert torch.equal(output[5::70], alone)
 
 
@@ -223,7 +225,7 @@ def test_not_a_number_stays_one() -> None:
     (x, spans, *state), sizes = arguments(cell, [2, 2], torch.float32)
     x[0] = torch.nan
     with lapse.backend("fused"):
-        output, _ = unroll(cell, x, tuple(state), spans, sizes)
+        output, _ = unroll(cell, x, tuple(state), spans, Walk.packed(sizes))
     assert bool(output[0::2].isnan().all())
     assert not bool(output[1::2].isnan().any())
 
@@ -387,12 +389,12 @@ def test_not_covered(change: object) -> None:
     weight = cell.field.scale
     x, spans = torch.randn(4, 2).to(weight), torch.rand(4).to(weight)
     state = (torch.zeros(4, 3).to(weight),)
-    assert not FUSED[type(cell)].covers(cell, x, state, spans)
+    assert not FUSED[type(cell)][0].covers(cell, x, state, spans)
     with lapse.backend("auto"):
-        output, _ = unroll(cell, x, state, spans, [4])
+        output, _ = unroll(cell, x, state, spans, Walk.packed([4]))
     assert output.shape == (4, 3)
     with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel covers"):
-        unroll(cell, x, state, spans, [4])
+        unroll(cell, x, state, spans, Walk.packed([4]))
 
 
 def test_a_subclass_takes_the_reference() -> None:
@@ -401,7 +403,7 @@ def test_a_subclass_takes_the_reference() -> None:
 
     cell = Other(2, 3)
     with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel covers"):
-        unroll(cell, torch.randn(4, 2), (torch.zeros(4, 3),), torch.rand(4), [4])
+        unroll(cell, torch.randn(4, 2), (torch.zeros(4, 3),), torch.rand(4), Walk.packed([4]))
 
 
 def test_a_cell_with_a_program_can_be_copied_and_saved(tmp_path: Path) -> None:

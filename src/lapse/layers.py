@@ -101,30 +101,21 @@ class RNN(nn.Module):
         self._check_input(input, lengths)
         self._check_shape("timespans", timespans, input, 1)
         self._check_shape("observed", observed, input, 0)
-        unbatched = isinstance(input, Tensor) and input.dim() == 2
-        batch_axis = 0 if self.batch_first else 1
-
-        def batched(x: Tensor | PackedSequence) -> Tensor | PackedSequence:
-            """(B, T, ...) or packed, whatever came."""
-            if isinstance(x, PackedSequence):
-                return x
-            return x.unsqueeze(0) if unbatched else x.transpose(0, batch_axis)
-
-        walk = Walk.of(batched(input), lengths)
-        data = walk.gather(batched(input), "input")
-        spans = check_timespans(walk, None if timespans is None else batched(timespans), data)
-        mask = None if observed is None else self._read_mask(walk.gather(batched(observed), "observed"), data)
+        walk = Walk.of(input, lengths, batch_first=self.batch_first)
+        data = walk.flat(input, "input")
+        spans = check_timespans(walk, timespans, data)
+        mask = None if observed is None else self._read_mask(walk.flat(observed, "observed"), data)
         check_values(walk, data, mask)
+        unbatched = isinstance(input, Tensor) and input.dim() == 2
         states = self._read_states(hx, walk, data, unbatched)
         try:
             output, states = self._run(walk, data, spans, mask, states)
         except SolverError as error:
             raise error.at_row(walk.original_row(error.row)) from None
+        final = self._write_states(states, walk, unbatched)
         if isinstance(input, PackedSequence):
-            return input._replace(data=output), self._write_states(states, walk, unbatched)
-        padded = walk.scatter(output)
-        result = padded.squeeze(0) if unbatched else padded.transpose(0, batch_axis)
-        return result, self._write_states(states, walk, unbatched)
+            return input._replace(data=output), final
+        return output.unflatten(0, walk.axes), final
 
     def _run(
         self, walk: Walk, data: Tensor, spans: Tensor, observed: Tensor | None, states: list[State]
@@ -137,11 +128,11 @@ class RNN(nn.Module):
                 cell = self._cell(len(final))
                 x = cell.prepare(data, observed)
                 if direction == 0:
-                    output, state = unroll(cell, x, states[len(final)], spans, walk.batch_sizes)
+                    output, state = unroll(cell, x, states[len(final)], spans, walk)
                 else:
                     flip, back = walk.flip(), walk.reversed_spans(spans)
                     x = x.index_select(0, flip)
-                    output, state = unroll(cell, x, states[len(final)], back, walk.batch_sizes)
+                    output, state = unroll(cell, x, states[len(final)], back, walk)
                     output = output.index_select(0, flip)
                 outputs.append(output)
                 final.append(state)
@@ -174,7 +165,10 @@ class RNN(nn.Module):
         """Stacked over layers as torch does; a state narrower than its widest sibling is padded with zeros."""
         stacks = []
         for parts, width in zip(zip(*states, strict=True), self._state_widths(), strict=True):
-            stack = torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
+            if len(self.cells) == 1:
+                stack = parts[0].unsqueeze(0)
+            else:
+                stack = torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
             stack = walk.unsort(stack, 1)
             stacks.append(stack.squeeze(1) if unbatched else stack)
         return stacks[0] if len(stacks) == 1 else tuple(stacks)

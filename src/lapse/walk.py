@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,62 +14,107 @@ from lapse.solvers import readable
 
 
 class Walk:
-    """Valid steps of a batch, time-major, rows sorted by falling length: the order of a ``PackedSequence``.
+    """The valid steps of a batch, and the order in which they are walked: time-major, rows by falling length.
 
-    ``gather`` brings (B, T, ...) into that order and ``scatter`` back. Only valid steps are ever touched, so what
-    the padding holds cannot matter, NaN included. ``order[i]`` is the row of the batch that is walked i-th; None
-    where rows keep their places.
+    Tensors keep the layout in which the caller has them, with the axes before the last made one: (B · T, ...) if rows
+    or steps come first, (N, ...) if packed. Step t of the i-th row walked lies at place ``at_step[t] + at_row[i]`` of
+    such a flat tensor, and only those places are ever touched, so what the padding holds cannot matter, NaN included.
+    ``order[i]`` is the row of the batch that is walked i-th; None where rows keep their places.
     """
 
     def __init__(
-        self, lengths: Tensor, order: Tensor | None, batch_sizes: list[int], width: int, device: torch.device
+        self,
+        axes: tuple[int, ...],
+        lengths: Tensor,
+        order: Tensor | None,
+        batch_sizes: list[int],
+        at_step: Sequence[int],
+        at_row: Sequence[int],
+        device: torch.device,
     ) -> None:
+        self.axes = axes  # of the caller's tensors, without the last
         self.lengths = lengths  # (B,), sorted, on the CPU
         self.order = order
         self.batch_sizes = batch_sizes
-        self.width = width  # T of padded tensors, which may be more than the longest row
+        self.at_step = at_step  # of all steps that there is room for
+        self.at_row = at_row
         self.device = device
-        # Whether every step of every row is valid, in the rows' own order: nothing to pick out.
-        self.dense = order is None and batch_sizes == [len(lengths)] * width
-        self.steps, self.rows = self._places()  # of everything walked, (N,) each; rows as sorted
-        sizes = torch.tensor(batch_sizes)
-        self.begin = sizes.cumsum(0) - sizes  # where each step begins in the walk, (T,)
+        self.batch_first = True  # of padded tensors beside a packed input
+        # Whether flat tensors have places without a step.
+        self.padded = sum(batch_sizes) < math.prod(axes)
+        self._steps_and_rows: tuple[Tensor, Tensor] | None = None
+        self._index: Tensor | None = None
 
     @staticmethod
-    def of(input: Tensor | PackedSequence, lengths: Tensor | Sequence[int] | None) -> Walk:
+    def of(
+        input: Tensor | PackedSequence, lengths: Tensor | Sequence[int] | None, *, batch_first: bool = True
+    ) -> Walk:
+        """The walk of an input (B, T, I), unbatched (T, I), or packed."""
         if isinstance(input, PackedSequence):
-            sizes = input.batch_sizes
-            lengths = (sizes.unsqueeze(1) > torch.arange(int(sizes[0]))).sum(0)
-            return Walk(lengths, input.sorted_indices, sizes.tolist(), len(sizes), input.data.device)
-        count, steps = input.shape[:2]
+            walk = Walk.packed(input.batch_sizes.tolist(), input.sorted_indices, input.data.device)
+            walk.batch_first = batch_first
+            return walk
+        axes = tuple(input.shape[:-1])
+        count, steps = (1, *axes) if len(axes) == 1 else axes if batch_first else axes[::-1]
+        row_stride, step_stride = (steps, 1) if batch_first or len(axes) == 1 else (1, count)
+        at_step = range(0, steps * step_stride, step_stride)
         if lengths is None:
-            return Walk(torch.full((count,), steps), None, [count] * steps, steps, input.device)
-        lengths = check_lengths(lengths, count, steps)
-        lengths, order = torch.sort(lengths, descending=True, stable=True)
+            at_row: Sequence[int] = range(0, count * row_stride, row_stride)
+            dense = torch.full((count,), steps)
+            return Walk(axes, dense, None, [count] * steps, at_step, at_row, input.device)
+        lengths, order = torch.sort(check_lengths(lengths, count, steps), descending=True, stable=True)
         alive = lengths.unsqueeze(0) > torch.arange(int(lengths[0])).unsqueeze(1)  # (T, B)
-        return Walk(lengths, order.to(input.device), alive.sum(1).tolist(), steps, input.device)
+        at_row = (order * row_stride).tolist()
+        return Walk(
+            axes, lengths, order.to(input.device), alive.sum(1).tolist(), at_step, at_row, input.device
+        )
 
-    def flip(self) -> Tensor:
-        """The walk of every row from its last valid step to its first; its own inverse, (N,)."""
-        return (self.begin[self.lengths[self.rows] - 1 - self.steps] + self.rows).to(self.device)
+    @staticmethod
+    def packed(
+        batch_sizes: list[int], order: Tensor | None = None, device: torch.device | str = "cpu"
+    ) -> Walk:
+        """The walk of tensors that are in its own order already, as those of a ``PackedSequence`` are."""
+        sizes = torch.tensor(batch_sizes)
+        lengths = (sizes.unsqueeze(1) > torch.arange(batch_sizes[0])).sum(0)
+        at_step = [0, *itertools.accumulate(batch_sizes[:-1])]
+        axes, at_row = (sum(batch_sizes),), range(batch_sizes[0])
+        return Walk(axes, lengths, order, batch_sizes, at_step, at_row, torch.device(device))
 
-    def reversed_spans(self, spans: Tensor) -> Tensor:
-        """The gaps of the flipped walk: the same gap between the same two observations, and none at the start."""
-        count = len(self.lengths)
-        flipped = spans.index_select(0, self.flip())
-        previous = self.begin[self.steps[count:] - 1] + self.rows[count:]
-        return torch.cat([spans.new_zeros(count), flipped.index_select(0, previous.to(self.device))])
+    @property
+    def steps_and_rows(self) -> tuple[Tensor, Tensor]:
+        """The step of everything walked, and its row as sorted, (N,) each."""
+        if self._steps_and_rows is None:
+            sizes, count = torch.tensor(self.batch_sizes), sum(self.batch_sizes)
+            steps = torch.repeat_interleave(torch.arange(len(sizes)), sizes, output_size=count)
+            self._steps_and_rows = steps, torch.arange(count) - (sizes.cumsum(0) - sizes)[steps]
+        return self._steps_and_rows
 
-    def gather(self, values: Tensor | PackedSequence, name: str) -> Tensor:
-        """(B, T, ...) or packed to (N, ...)."""
+    @property
+    def index(self) -> Tensor | None:
+        """The place of everything walked, (N,); None if they are in order already."""
+        if not self.padded and self.at_row == range(self.batch_sizes[0]):
+            return None
+        if self._index is None:
+            self._index = self._place(*self.steps_and_rows).to(self.device)
+        return self._index
+
+    def _place(self, steps: Tensor, rows: Tensor) -> Tensor:
+        return torch.tensor(self.at_step)[steps] + torch.tensor(self.at_row)[rows]
+
+    def flat(self, values: Tensor | PackedSequence, name: str) -> Tensor:
+        """The caller's values (..., F) as (M, F), or (...) as (M,)."""
         if isinstance(values, PackedSequence):
             return self._repacked(values, name)
-        if self.dense:
-            return values.transpose(0, 1).flatten(0, 1)
-        return values.flatten(0, 1).index_select(0, self._flat())
+        if tuple(values.shape[: len(self.axes)]) == self.axes:
+            return values.flatten(0, len(self.axes) - 1)
+        steps, rows = (
+            t.to(self.device) for t in self.steps_and_rows
+        )  # of a packed input, and these are padded
+        rows = rows if self.order is None else self.order[rows]
+        return values[(rows, steps) if self.batch_first else (steps, rows)]
 
     def _repacked(self, packed: PackedSequence, name: str) -> Tensor:
-        """Packed values in this walk's order: equal lengths may have been sorted another way."""
+        """Packed values in this walk's layout: equal lengths may have been sorted another way."""
         count = len(self.lengths)
         theirs = torch.arange(count) if packed.unsorted_indices is None else packed.unsorted_indices.cpu()
         where = (
@@ -78,32 +125,52 @@ class Walk:
             raise ValueError(
                 f"{name} is packed with other lengths than input; pack both with the same lengths"
             )
-        if torch.equal(where, torch.arange(count)):
+        if self.index is None and torch.equal(where, torch.arange(count)):
             return packed.data
-        return packed.data.index_select(0, (self.begin[self.steps] + where[self.rows]).to(self.device))
+        steps, rows = self.steps_and_rows
+        sizes = packed.batch_sizes
+        walked = packed.data.index_select(0, ((sizes.cumsum(0) - sizes)[steps] + where[rows]).to(self.device))
+        return self.scatter(walked)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Flat (M, ...) to what is walked, in order: (N, ...)."""
+        return values if self.index is None else values.index_select(0, self.index)
 
     def scatter(self, walked: Tensor) -> Tensor:
-        """(N, H) back to (B, T, H), zeros past each row's length."""
-        count = len(self.lengths)
-        if self.dense:
-            return walked.view(self.width, count, -1).transpose(0, 1)
-        padded = walked.new_zeros(count * self.width, walked.shape[-1])
+        """(N, ...) back to flat (M, ...), zeros where there is no step."""
+        if self.index is None:
+            return walked
+        flat = walked.new_zeros(math.prod(self.axes), *walked.shape[1:])
         # In place: a copy of all the padding costs as much as the fused loop over short rows.
-        return padded.index_copy_(0, self._flat(), walked).view(count, self.width, -1)
+        return flat.index_copy_(0, self.index, walked)
 
-    def _flat(self) -> Tensor:
-        """Where each walked step lies in a flattened (B, T, ...) tensor, (N,)."""
-        rows, steps = self.rows.to(self.device), self.steps.to(self.device)
-        return (rows if self.order is None else self.order[rows]) * self.width + steps
+    def by_row(self, walked: Tensor, *, reverse: bool = False) -> Tensor:
+        """(N,) to (B, T), rows as the caller has them, zeros past their ends; ``reverse`` if walked from their ends."""
+        steps, rows = self.steps_and_rows
+        steps = self.lengths[rows] - 1 - steps if reverse else steps
+        rows = rows if self.order is None else self.order.cpu()[rows]
+        padded = walked.new_zeros(len(self.lengths), len(self.at_step))
+        return padded.index_put((rows.to(self.device), steps.to(self.device)), walked)
 
-    def _places(self) -> tuple[Tensor, Tensor]:
-        steps = torch.arange(len(self.batch_sizes)).unsqueeze(1)
-        rows = torch.arange(len(self.lengths)).unsqueeze(0)
-        if self.dense:
-            steps, rows = torch.broadcast_tensors(steps, rows)
-            return steps.flatten(), rows.flatten()
-        steps, rows = (steps < self.lengths.unsqueeze(0)).nonzero(as_tuple=True)
-        return steps, rows
+    def last(self) -> Tensor:
+        """Where each row's last step comes in the walk, rows as sorted, (B,)."""
+        sizes = torch.tensor(self.batch_sizes)
+        begin = sizes.cumsum(0) - sizes
+        return (begin[self.lengths - 1] + torch.arange(len(self.lengths))).to(self.device)
+
+    def flip(self) -> Tensor:
+        """The places of flat tensors with every row from its last valid step to its first; its own inverse, (M,)."""
+        steps, rows = self.steps_and_rows
+        flipped = torch.arange(math.prod(self.axes))
+        flipped[self._place(steps, rows)] = self._place(self.lengths[rows] - 1 - steps, rows)
+        return flipped.to(self.device)
+
+    def reversed_spans(self, spans: Tensor) -> Tensor:
+        """The gaps of the flipped rows: the same gap between the same two observations, and none at the start."""
+        steps, rows = (t[len(self.lengths) :] for t in self.steps_and_rows)  # all but the first step
+        to, source = self._place(steps, rows), self._place(self.lengths[rows] - steps, rows)
+        moved = spans.index_select(0, source.to(self.device))
+        return torch.zeros_like(spans).index_copy(0, to.to(self.device), moved)
 
     def sort(self, rows: Tensor, dim: int) -> Tensor:
         return rows if self.order is None else rows.index_select(dim, self.order)
@@ -116,7 +183,8 @@ class Walk:
 
     def where(self, index: int) -> str:
         """The place of a walked step, in the caller's numbering."""
-        return f"row {self.original_row(int(self.rows[index]))}, step {int(self.steps[index])}"
+        steps, rows = self.steps_and_rows
+        return f"row {self.original_row(int(rows[index]))}, step {int(steps[index])}"
 
 
 def check_lengths(lengths: Tensor | Sequence[int], count: int, steps: int) -> Tensor:
@@ -138,7 +206,7 @@ def check_timespans(walk: Walk, timespans: Tensor | PackedSequence | None, like:
     """The valid gaps (N,), or an error that says which one is wrong."""
     if timespans is None:
         return like.new_ones(len(like))
-    spans = walk.gather(timespans, "timespans")
+    spans = walk.flat(timespans, "timespans")
     if spans.dim() != 1:
         raise ValueError(f"packed timespans must hold one gap a step, (N,), got {tuple(spans.shape)}")
     if spans.dtype != like.dtype:
@@ -147,10 +215,11 @@ def check_timespans(walk: Walk, timespans: Tensor | PackedSequence | None, like:
         )
     _refuse(
         walk,
-        lambda: torch.isfinite(spans) & (spans >= 0),
         spans,
+        lambda gaps: torch.isfinite(gaps) & (gaps >= 0),
         "timespans must be finite and not negative",
         "they are gaps between observations, not absolute times",
+        low=-math.ulp(0.0),
     )
     return spans
 
@@ -160,31 +229,55 @@ def check_values(walk: Walk, data: Tensor, observed: Tensor | None) -> None:
     if observed is None:
         _refuse(
             walk,
-            lambda: torch.isfinite(data),
             data,
+            torch.isfinite,
             "input must be finite",
             "fill it, or leave it out with `observed` (GRUD) if it is missing",
+            low=-math.inf,
         )
         return
+    if observed.dtype != torch.bool:
+        _refuse(
+            walk,
+            observed,
+            lambda flags: (flags == 0) | (flags == 1),
+            "observed must be true or false, 1 or 0",
+            "it says which features were measured, not how well",
+        )
     _refuse(
         walk,
-        lambda: (observed == 0) | (observed == 1),
-        observed,
-        "observed must be true or false, 1 or 0",
-        "it says which features were measured, not how well",
-    )
-    _refuse(
-        walk,
-        lambda: torch.isfinite(data) | (observed == 0),
-        data,
+        data.masked_fill(observed == 0, 0),
+        torch.isfinite,
         "input must be finite where it is observed",
         "mark it as not observed if it is missing",
+        low=-math.inf,
     )
 
 
-def _refuse(walk: Walk, fine: Callable[[], Tensor], values: Tensor, rule: str, way_out: str) -> None:
-    """Raise for the first value that is not fine; where values cannot be read (traced, vmapped), trust them."""
-    if not readable(values) or bool((good := fine()).all()):
+def _refuse(
+    walk: Walk,
+    values: Tensor,
+    fine: Callable[[Tensor], Tensor],
+    rule: str,
+    way_out: str,
+    *,
+    low: float | None = None,
+) -> None:
+    """Raise for the first walked value that is not fine; where values cannot be read (traced, vmapped), trust them.
+
+    Where all finite values above ``low`` are fine, one pass for the extremes, padding included, settles nearly every
+    call.
+    """
+    if not readable(values):
+        return
+    values = values.detach()
+    if low is not None:
+        least, most = (float(v) for v in torch.aminmax(values))
+        if low < least and most < math.inf:
+            return
+    values = walk.gather(values)
+    good = fine(values)
+    if bool(good.all()):
         return
     index = tuple(int(i) for i in (~good).nonzero()[0])
     feature = f", feature {index[1]}" if len(index) > 1 else ""

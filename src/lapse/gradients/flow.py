@@ -123,11 +123,7 @@ class StateRecorder:
 
     def _end(self, layer: RNN, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         input = args[0] if args else kwargs["input"]
-        if isinstance(input, Tensor):
-            input = (
-                input.unsqueeze(0) if input.dim() == 2 else input.transpose(0, 0 if layer.batch_first else 1)
-            )
-        self._walks[layer] = Walk.of(input, kwargs.get("lengths"))
+        self._walks[layer] = Walk.of(input, kwargs.get("lengths"), batch_first=layer.batch_first)
 
     @property
     def called(self) -> bool:
@@ -140,7 +136,7 @@ class StateRecorder:
         walk, records = self._walks[layer], self._records[layer]
         total = torch.zeros(())
         for record in records[-2 if layer.bidirectional else -1 :]:
-            last = torch.cat([state[0] for state in record.states]).index_select(0, _last_steps(walk))
+            last = torch.cat([state[0] for state in record.states]).index_select(0, walk.last())
             unit = nn.functional.normalize(torch.randn(last.shape, generator=generator), dim=-1)
             total = total + (last * unit.to(last)).sum().to("cpu")
         return total
@@ -245,15 +241,8 @@ def _norm(grad: Tensor | None, like: Tensor) -> Tensor:
     return like.new_zeros(len(like)) if grad is None else torch.linalg.vector_norm(grad.detach(), dim=-1)
 
 
-def _last_steps(walk: Walk) -> Tensor:
-    """Where each row's last step lies in the walk, (B,)."""
-    rows = torch.arange(len(walk.lengths))
-    return (walk.begin[walk.lengths - 1] + rows).to(walk.device)
-
-
 def _padded(walk: Walk, walked: Tensor, reverse: bool) -> Tensor:
     """(N,) of the walk to (B, T) on the CPU, NaN where there is no step."""
-    walked = walked.index_select(0, walk.flip()) if reverse else walked
-    padded = walk.scatter(walked.unsqueeze(-1)).squeeze(-1).cpu()
+    padded = walk.by_row(walked, reverse=reverse).cpu()
     lengths = walk.unsort(walk.lengths.to(walk.device), 0).cpu()
-    return padded.masked_fill(torch.arange(walk.width) >= lengths.unsqueeze(1), math.nan)
+    return padded.masked_fill(torch.arange(padded.shape[1]) >= lengths.unsqueeze(1), math.nan)

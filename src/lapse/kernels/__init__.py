@@ -16,6 +16,7 @@ from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.single import step as step
 from lapse.kernels.steps import STEPS
 from lapse.kernels.torch_lstm import TorchLSTM
+from lapse.walk import Walk
 
 
 class Kernel(Protocol):
@@ -26,14 +27,15 @@ class Kernel(Protocol):
         ...
 
     def __call__(
-        self, cell: Any, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int], /
+        self, cell: Any, input: Tensor, state: State, timespans: Tensor, walk: Walk, /
     ) -> tuple[Tensor, State]: ...
 
 
 Backend = Literal["auto", "fused", "reference"]
 
-# A fused kernel serves exactly one type of cell: a subclass may compute something else.
-FUSED: dict[type[Cell], Kernel] = {AugmentedLSTMCell: TorchLSTM(), **dict.fromkeys(STEPS, Fused())}
+# A fused kernel serves exactly one type of cell: a subclass may compute something else. The first that covers a call.
+FUSED: dict[type[Cell], tuple[Kernel, ...]] = dict.fromkeys(STEPS, (Fused(),))
+FUSED[AugmentedLSTMCell] += (TorchLSTM(),)  # where there is no compiler, and on other devices
 
 _backend: ContextVar[Backend] = ContextVar("lapse_backend", default="auto")
 
@@ -59,16 +61,14 @@ class backend:
         _backend.reset(self._token)
 
 
-def unroll(
-    cell: Cell, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int]
-) -> tuple[Tensor, State]:
-    """Run ``cell`` along a packed batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
+def unroll(cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Walk) -> tuple[Tensor, State]:
+    """Run ``cell`` along a batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
-        return unroll_reference(cell, input, state, timespans, batch_sizes)
+        return unroll_reference(cell, input, state, timespans, walk)
     choice = _backend.get()
-    kernel = FUSED.get(type(cell)) if choice != "reference" else None
-    if kernel is not None and kernel.covers(cell, input, state, timespans):
-        return kernel(cell, input, state, timespans, batch_sizes)
+    for kernel in FUSED.get(type(cell), ()) if choice != "reference" else ():
+        if kernel.covers(cell, input, state, timespans):
+            return kernel(cell, input, state, timespans, walk)
     if choice == "fused":
         raise RuntimeError(f"no fused kernel covers this call of {type(cell).__name__}; use backend('auto')")
-    return unroll_reference(cell, input, state, timespans, batch_sizes)
+    return unroll_reference(cell, input, state, timespans, walk)

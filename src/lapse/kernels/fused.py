@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import operator
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -23,6 +23,7 @@ from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.steps import STEPS
 from lapse.kernels.workspace import borrow
 from lapse.solvers import not_finite
+from lapse.walk import Walk
 
 BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of fewer rows are slower
 SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
@@ -56,7 +57,7 @@ class _Job:
     cell: Cell
     program: Program
     plan: native.Plan
-    batch_sizes: list[int]
+    walk: Walk
     states: int
     every: int
 
@@ -74,11 +75,11 @@ class Fused:
         return all(_plain(t, input.dtype) for t in tensors) and native.library() is not None
 
     def __call__(
-        self, cell: Cell, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int]
+        self, cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Walk
     ) -> tuple[Tensor, State]:
         program = program_of(cell)
         assert program is not None
-        job = _Job(cell, program, plan_of(cell, input.dtype), batch_sizes, len(state), _every.get())
+        job = _Job(cell, program, plan_of(cell, input.dtype), walk, len(state), _every.get())
         run: Any = _Unroll.apply
         output, *final = run(job, input, timespans, *state, *tensors_of(cell, program))
         return output, tuple(final)
@@ -165,20 +166,25 @@ class _Frame:
     """The arguments of one call of the library, and what keeps them alive."""
 
     def __init__(self, job: _Job, input: Tensor, timespans: Tensor) -> None:
-        sizes = job.batch_sizes
+        walk = job.walk
+        sizes = walk.batch_sizes
         steps, rows = len(sizes), sizes[0]
-        work = len(input) * job.program.multiplications
+        work = sum(sizes) * job.program.multiplications
         threads = torch.get_num_threads() if work > SMALL_CALL else 1
         block = min(BLOCK_ROWS, -(-rows // threads))
         threads = min(threads, -(-rows // block))
         self.call = native.Call(steps, rows, block, threads, job.every)
-        self.sizes = (ctypes.c_int64 * steps)(*sizes)
-        self.offsets = (ctypes.c_int64 * steps)(*itertools.accumulate(sizes[:-1], initial=0))
         self.alive: list[Any] = [input, timespans]
         call = self.call
-        call.batch_sizes, call.offsets = ctypes.addressof(self.sizes), ctypes.addressof(self.offsets)
+        call.width = len(walk.at_step) if walk.padded else 0
+        call.batch_sizes, call.at_step, call.at_row = map(self.integers, (sizes, walk.at_step, walk.at_row))
         call.input, call.spans = input.data_ptr(), timespans.data_ptr()
         call.parallel = native.parallel()
+
+    def integers(self, values: Sequence[int]) -> int:
+        array = (ctypes.c_int64 * len(values))(*values)
+        self.alive.append(array)
+        return ctypes.addressof(array)
 
     def pointers(self, tensors: list[Tensor | None]) -> int:
         array = (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
@@ -199,7 +205,7 @@ class _Unroll(torch.autograd.Function):
         tape_size, scratch_size, _ = plan.sizes(frame.call)
         tape = borrow(tape_size if differentiable else 0, dtype)
         scratch = borrow(scratch_size, dtype)
-        output = x.new_empty(len(x), job.cell.hidden_size)
+        output = borrow(len(x) * job.cell.hidden_size, dtype).view(len(x), -1)
         final: list[Tensor | None] = [torch.empty_like(s) for s in state]
         call = frame.call
         call.output, call.packed, call.scratch = output.data_ptr(), packed.data_ptr(), scratch.data_ptr()
@@ -207,7 +213,7 @@ class _Unroll(torch.autograd.Function):
         call.tape = tape.data_ptr() if differentiable else None
         plan.forward(plan.handle, ctypes.addressof(call))
         if call.failed_step >= 0:
-            span = float(spans[frame.offsets[call.failed_step] + call.failed_row])
+            span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
             raise not_finite(call.failed_row, span, job.program.solver_steps)
         ctx.job = job
         ctx.save_for_backward(input, timespans, *rest, packed, tape)
@@ -285,7 +291,7 @@ def _backward_reference(
         x, spans, state, tensors = inputs[0], inputs[1], inputs[2 : 2 + job.states], inputs[2 + job.states :]
         named = {f"cell.{name}": t for (name, _), t in zip(job.program.tensors, tensors, strict=True)}
         outputs = torch.func.functional_call(
-            _Loop(job.cell), named, (x, tuple(state), spans, job.batch_sizes), strict=False
+            _Loop(job.cell), named, (x, tuple(state), spans, job.walk), strict=False
         )
         sources = [t for t, w in zip(inputs, wanted, strict=True) if w]
         pulled = iter(

@@ -52,12 +52,13 @@ class Call(ctypes.Structure):
     """The arguments of one run, as ``csrc/run.cpp`` has them."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "input_gradient")),
+        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "input_gradient", "width")),
         *(
             (name, ctypes.c_void_p)
             for name in (
-                "batch_sizes", "offsets", "input", "spans", "output", "states", "final_states", "packed", "tape",
-                "scratch", "d_output", "d_final_states", "d_input", "d_spans", "d_states", "d_parameters", "parallel",
+                "batch_sizes", "at_step", "at_row", "input", "spans", "output", "states", "final_states", "packed",
+                "tape", "scratch", "d_output", "d_final_states", "d_input", "d_spans", "d_states", "d_parameters",
+                "parallel",
             )
         ),
         ("failed_step", ctypes.c_int64),

@@ -46,6 +46,7 @@ KINDS: dict[str, Kind] = {
     "Blend": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
     "Fade": Kind(writes=(0, 1), reads=(0, 2)),
     "Tick": Kind(writes=(1,), replays=(0,)),
+    "Gap": Kind(replays=(0,)),
     "Impute": Kind(writes=(0, 1, 2, 3), reads=(0, 1, 2, 3)),
     "Decay": Kind(writes=(0,), reads=(1,)),
     "MemoryDecay": Kind(writes=(0, 1, 2, 3), reads=(0, 1, 2, 3, 4)),
@@ -175,7 +176,8 @@ class Program:
         """y = base + b + Σ W x, over terms (x, W) with matrices of equal rows and segments."""
         matrices = [self.parameters[weight] for _, weight in terms]
         segments = matrices[0].segments
-        assert len(terms) <= MOST_SOURCES and segments <= MOST_SEGMENTS, "too much for one Linear"
+        assert len(terms) <= MOST_SOURCES, "too many terms for one Linear"
+        assert segments <= MOST_SEGMENTS, "too many maps side by side for one Linear"
         registers = [y, base, *(x for x, _ in terms)]
         self.ops.append(
             Op("Linear", registers, [bias, *(w for _, w in terms)], groups={0: segments, 1: segments})

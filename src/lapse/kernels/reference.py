@@ -6,22 +6,22 @@ import torch
 from torch import Tensor
 
 from lapse.cells import Cell, State
+from lapse.walk import Walk
 
 
-def unroll(
-    cell: Cell, input: Tensor, state: State, timespans: Tensor, batch_sizes: list[int]
-) -> tuple[Tensor, State]:
-    """Run ``cell`` along a batch packed as in ``PackedSequence``.
+def unroll(cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Walk) -> tuple[Tensor, State]:
+    """Run ``cell`` along the rows of a batch, as ``walk`` lays them out.
 
-    ``input`` (N, I) and ``timespans`` (N,) hold the valid steps only, time-major, rows sorted by falling length;
-    ``batch_sizes[t]`` rows are alive at step t; ``state`` has a row for each of the B = batch_sizes[0] rows. Returns
-    the outputs (N, H) and each row's state after its last step. A row that has ended is not computed again.
+    ``input`` (M, I) and ``timespans`` (M,) are flat; ``state`` has a row for each row of the batch, in walking order.
+    Returns the outputs (M, H), zeros where there is no step, and each row's state after its last step. A row that has
+    ended is not computed again.
     """
+    sizes = walk.batch_sizes
     ended: list[State] = []
     outputs = []
     # split, not slices: the backward of x[t] writes a whole x for every t.
-    steps = zip(input.split(batch_sizes), timespans.split(batch_sizes), batch_sizes, strict=True)
-    alive = batch_sizes[0]
+    steps = zip(walk.gather(input).split(sizes), walk.gather(timespans).split(sizes), sizes, strict=True)
+    alive = sizes[0]
     for x, timespan, size in steps:
         if size < alive:
             ended.append(tuple(s[size:] for s in state))
@@ -30,4 +30,4 @@ def unroll(
         outputs.append(output)
     if ended:
         state = tuple(torch.cat(parts) for parts in zip(state, *reversed(ended), strict=True))
-    return torch.cat(outputs), state
+    return walk.scatter(torch.cat(outputs)), state

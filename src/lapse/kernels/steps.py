@@ -176,7 +176,9 @@ def gates(p: Program, y: int, name: str, count: int, sources: Sequence[int], h: 
     terms, offset = [], 0
     for x, n in zip(sources, widths, strict=True):
         stride = sum(widths)
-        terms.append((x, p.matrix(f"{name}.weight_ih", size, n, segments=count, stride=stride, offset=offset)))
+        terms.append(
+            (x, p.matrix(f"{name}.weight_ih", size, n, segments=count, stride=stride, offset=offset))
+        )
         offset += n
     if h != NONE:
         terms.append((h, p.matrix(f"{name}.weight_hh", size, size, segments=count)))
@@ -198,6 +200,14 @@ def ode_lstm(cell: cells.ODELSTMCell) -> Program | None:
     gates(p, drive, "field.gates", 1, [proposal])
     field = TanhField(p, n, "field", drive, damped=True)
     return p if solve(p, cell.solver, field, n, h | BEFORE, h) else None
+
+
+def augmented_lstm(cell: cells.AugmentedLSTMCell) -> Program:
+    n, p = cell.hidden_size, Program(cell.input_size)
+    h, c, gap = p.state(n), p.state(n), p.register(1)
+    p.emit("Gap", gap)
+    lstm(p, [p.input_register, gap], h | BEFORE, c | BEFORE, c, h)
+    return p
 
 
 def autonomous_ode_lstm(cell: cells.AutonomousODELSTMCell) -> Program | None:
@@ -306,7 +316,13 @@ def ct_gru(cell: cells.CTGRUCell) -> Program | None:
     x, number = p.input_register, [count]
     scales = [p.vector("log_timescales", count)]
     h, traces = p.state(n), p.interleaved_state(n, count)
-    traces1, h1, read, q, g = p.register(n, count), p.register(n), p.register(n), p.register(n), p.register(n, 2)
+    traces1, h1, read, q, g = (
+        p.register(n, count),
+        p.register(n),
+        p.register(n),
+        p.register(n),
+        p.register(n, 2),
+    )
     p.emit("TraceDecay", traces | BEFORE, traces1, h1, parameters=scales, numbers=number)
     gates(p, g, "gates", 2, [x], h1)
     p.emit("TraceRead", g, traces1, read, parameters=scales, numbers=number)
@@ -322,6 +338,7 @@ def ct_gru(cell: cells.CTGRUCell) -> Program | None:
 STEPS: dict[type[Cell], Callable[[Any], Program | None]] = {
     cells.ODELSTMCell: ode_lstm,
     cells.AutonomousODELSTMCell: autonomous_ode_lstm,
+    cells.AugmentedLSTMCell: augmented_lstm,
     cells.CTRNNCell: driven,
     cells.ODERNNCell: driven,
     cells.JumpODERNNCell: jump_ode_rnn,

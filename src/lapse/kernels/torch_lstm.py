@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lapse.cells import AugmentedLSTMCell, Cell, State
 from lapse.kernels.plain import plain_autograd
+from lapse.walk import Walk
 
 
 class TorchLSTM:
@@ -21,9 +22,10 @@ class TorchLSTM:
         input: Tensor,
         state: State,
         timespans: Tensor,
-        batch_sizes: list[int],
+        walk: Walk,
     ) -> tuple[Tensor, State]:
-        x = torch.cat([input, timespans.unsqueeze(-1)], -1)
+        x = torch.cat([walk.gather(input), walk.gather(timespans).unsqueeze(-1)], -1)
+        batch_sizes = walk.batch_sizes
         gates = cell.gates
         weights = [gates.weight_ih, gates.weight_hh, gates.bias, torch.zeros_like(gates.bias)]
         hx = [s.unsqueeze(0) for s in state]
@@ -42,4 +44,4 @@ class TorchLSTM:
         else:
             sizes = torch.tensor(batch_sizes)
             output, h, c = torch._VF.lstm(x, sizes, hx, *rest)
-        return output, (h.squeeze(0), c.squeeze(0))
+        return walk.scatter(output), (h.squeeze(0), c.squeeze(0))

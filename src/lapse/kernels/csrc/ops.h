@@ -600,6 +600,23 @@ struct Tick {
   }
 };
 
+// y = Δ for every unit: the gap as an input.
+struct Gap {
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    const long width = s.width(op.reg[0]);
+    T* y = s.value(op.reg[0]);
+    for (long r = 0; r < s.rows; ++r) std::fill_n(y + r * width, width, s.spans[r]);
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const long width = s.width(op.reg[0]), size = s.plan->registers[op.reg[0]].size;
+    const T* dy = s.adjoint(op.reg[0]);
+    for (long r = 0; r < s.rows; ++r)
+      for (long u = 0; u < size; ++u) s.span_gradients[r] += dy[r * width + u];
+  }
+};
+
 // GRU-D's inputs: a missing one fades from its last value to its mean.
 struct Impute {
   enum { X, M, SINCE1, LAST0, XHAT, LAST, SINCE };
@@ -997,8 +1014,8 @@ struct TraceStore {
 // The table of operations, in the order of lapse/kernels/program.py.
 #define LAPSE_OPS(X)                                                                                                   \
   X(Linear) X(LSTM) X(Tanh) X(Add) X(Check) X(Combine) X(TanhSlope) X(PlainSlope) X(Damping) X(TanhExponential)        \
-  X(TanhCorrection) X(Reset) X(GRUSlope) X(GRUExponential) X(Blend) X(Fade) X(Tick) X(Impute) X(Decay) X(MemoryDecay)  \
-  X(MemoryUpdate) X(PhasedBlend) X(TraceDecay) X(TraceRead) X(TraceStore)
+  X(TanhCorrection) X(Reset) X(GRUSlope) X(GRUExponential) X(Blend) X(Fade) X(Tick) X(Gap) X(Impute) X(Decay)          \
+  X(MemoryDecay) X(MemoryUpdate) X(PhasedBlend) X(TraceDecay) X(TraceRead) X(TraceStore)
 
 enum Code : int32_t {
 #define LAPSE_CODE(name) k##name,

@@ -107,7 +107,7 @@ struct Step {
   T* temporaries;
   T* adjoints;
   T* adjoints_before;
-  const T* spans;
+  T* spans;
   T* span_gradients;
   bool input_gradient;
   bool replaying;  // activations are in place already

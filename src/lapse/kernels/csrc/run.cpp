@@ -13,10 +13,12 @@ namespace lapse {
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel, if torch has loaded it
 
-// One call, as lapse/kernels/library.py lays it out. Tensors are contiguous; `rows` is the batch, `block` rows a block.
+// One call, as lapse/kernels/native.py lays it out. Tensors are contiguous; `rows` is the batch, `block` rows a block.
+// Step t of row r lies at place at_step[t] + at_row[r] of input, spans, output and their gradients. `width` is how many
+// steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed.
 struct Call {
-  int64_t steps, rows, block, threads, every, input_gradient;
-  const int64_t *batch_sizes, *offsets;
+  int64_t steps, rows, block, threads, every, input_gradient, width;
+  const int64_t *batch_sizes, *at_step, *at_row;
   const void *input, *spans;
   void* output;
   void **states, **final_states;
@@ -119,7 +121,7 @@ class Run {
   }
 
   int64_t scratch_per_thread(bool backward) const {
-    int64_t size = call_.block * plan_.temporary_width;
+    int64_t size = call_.block * plan_.temporary_width + padded<T>(call_.block);
     if (backward)
       size += plan_.gradient_size + 2 * call_.block * plan_.adjoint_width +
               (call_.every ? (call_.every + 1) * call_.block * plan_.record_width : 0) + padded<T>(call_.block);
@@ -131,12 +133,21 @@ class Run {
     return static_cast<T*>(call_.scratch) + thread * scratch_per_thread(backward);
   }
 
-  // Copies between tensors outside (rows from `row` on) and registers.
-  void read(const Port& port, const void* tensor, int64_t row, long rows, T* to, long segment_stride) const {
+  // Where the rows of a block lie in a tensor outside: states one after the other, inputs and outputs at their places.
+  struct Places {
+    int64_t base;
+    const int64_t* rows;
+    int64_t operator[](long r) const { return base + (rows ? rows[r] : r); }
+  };
+  Places places(const Block& b, int64_t t) const { return {call_.at_step[t], call_.at_row + b.first}; }
+  static Places rows_from(int64_t first) { return {first, nullptr}; }
+
+  // Copies between tensors outside and registers.
+  void read(const Port& port, const void* tensor, Places at, long rows, T* to, long segment_stride) const {
     const long width = plan_.width[port.reg], size = plan_.registers[port.reg].size;
     for (int g = 0; g < port.segments; ++g)
       for (long r = 0; r < rows; ++r) {
-        const T* from = static_cast<const T*>(tensor) + (row + r) * port.row_stride + g * port.segment_stride;
+        const T* from = static_cast<const T*>(tensor) + at[r] * port.row_stride + g * port.segment_stride;
         T* dst = to + g * segment_stride + r * width;
         if (port.unit_stride == 1)
           std::copy(from, from + size, dst);
@@ -145,11 +156,11 @@ class Run {
         for (long u = size; u < width; ++u) dst[u] = 0;
       }
   }
-  void write(const Port& port, void* tensor, int64_t row, long rows, const T* from, long segment_stride) const {
+  void write(const Port& port, void* tensor, Places at, long rows, const T* from, long segment_stride) const {
     const long width = plan_.width[port.reg], size = plan_.registers[port.reg].size;
     for (int g = 0; g < port.segments; ++g)
       for (long r = 0; r < rows; ++r) {
-        T* dst = static_cast<T*>(tensor) + (row + r) * port.row_stride + g * port.segment_stride;
+        T* dst = static_cast<T*>(tensor) + at[r] * port.row_stride + g * port.segment_stride;
         const T* src = from + g * segment_stride + r * width;
         if (port.unit_stride == 1)
           std::copy(src, src + size, dst);
@@ -157,12 +168,24 @@ class Run {
           for (long u = 0; u < size; ++u) dst[u * port.unit_stride] = src[u];
       }
   }
+  void clear_padding(const Block& b, void* tensor, long row_stride) const {
+    for (int64_t t = 0; t < call_.width; ++t) {
+      const Places at = places(b, t);
+      for (long r = t < call_.steps ? alive(b, t) : 0; r < b.rows; ++r)
+        std::fill_n(static_cast<T*>(tensor) + at[r] * row_stride, row_stride, T(0));
+    }
+  }
+  void read_spans(const Block& b, Step<T>& s, int64_t t) const {
+    const Places at = places(b, t);
+    for (long r = 0; r < s.rows; ++r) s.spans[r] = static_cast<const T*>(call_.spans)[at[r]];
+  }
 
-  Step<T> step_of(const Block& b, T* temporaries) const {
+  Step<T> step_of(const Block& b, T* spans, T* temporaries) const {
     Step<T> s{};
     s.plan = &plan_;
     s.packed = static_cast<const T*>(call_.packed);
     s.block = b.rows;
+    s.spans = spans;
     s.temporaries = temporaries;
     s.input_gradient = call_.input_gradient != 0;
     s.failed_row = -1;
@@ -172,9 +195,8 @@ class Run {
   // One step forward into s.now, from s.before.
   void advance(const Block& b, Step<T>& s, int64_t t) const {
     s.rows = alive(b, t);
-    const int64_t row = call_.offsets[t] + b.first;
-    s.spans = static_cast<const T*>(call_.spans) + row;
-    read(plan_.input, call_.input, row, s.rows, s.value(plan_.input.reg), s.rows * plan_.width[plan_.input.reg]);
+    read_spans(b, s, t);
+    read(plan_.input, call_.input, places(b, t), s.rows, s.value(plan_.input.reg), s.rows * plan_.width[plan_.input.reg]);
     for (const Op& op : plan_.ops) lapse::forward(s, op);
   }
 
@@ -182,20 +204,20 @@ class Run {
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
       const long width = plan_.width[port.reg];
-      write(port, call_.final_states[i], b.first + from, to - from,
+      write(port, call_.final_states[i], rows_from(b.first + from), to - from,
             record + record_rows * plan_.column[port.reg] + from * width, record_rows * width);
     }
   }
 
   std::pair<int64_t, int64_t> forward(const Block& b, T* scratch) const {
     const bool taped = call_.tape && !call_.every;
-    T* temporaries = scratch + 2 * call_.block * plan_.record_width;
-    Step<T> s = step_of(b, temporaries);
+    T* spans = scratch + 2 * call_.block * plan_.record_width;
+    Step<T> s = step_of(b, spans, spans + padded<T>(call_.block));
     s.now = taped ? static_cast<T*>(call_.tape) + b.tape_begin * plan_.record_width : scratch;
     T* kept = call_.tape && call_.every ? static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width : nullptr;
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
-      read(port, call_.states[i], b.first, b.rows, s.now + b.rows * plan_.column[port.reg], b.rows * plan_.width[port.reg]);
+      read(port, call_.states[i], rows_from(b.first), b.rows, s.now + b.rows * plan_.column[port.reg], b.rows * plan_.width[port.reg]);
     }
     s.rows = b.rows;
     for (int64_t t = 0; t < b.steps; ++t) {
@@ -209,9 +231,10 @@ class Run {
       advance(b, s, t);
       if (s.failed_row >= 0) return {t, b.first + s.failed_row};
       const Port& h = plan_.states[0];
-      write(h, call_.output, call_.offsets[t] + b.first, s.rows, s.value(h.reg), 0);
+      write(h, call_.output, places(b, t), s.rows, s.value(h.reg), 0);
     }
     finish_rows(b, s.now, s.rows, 0, s.rows);
+    clear_padding(b, call_.output, plan_.states[0].row_stride);
     return {std::numeric_limits<int64_t>::max(), 0};
   }
 
@@ -237,12 +260,13 @@ class Run {
     T* adjoints = scratch + plan_.gradient_size;
     T* temporaries = adjoints + 2 * adjoint_size;
     T* spans = temporaries + call_.block * plan_.temporary_width;
-    T* records = spans + padded<T>(call_.block);
-    Step<T> s = step_of(b, temporaries);
+    T* span_gradients = spans + padded<T>(call_.block);
+    T* records = span_gradients + padded<T>(call_.block);
+    Step<T> s = step_of(b, spans, temporaries);
     s.gradients = scratch;
     s.adjoints = adjoints;
     s.adjoints_before = adjoints + adjoint_size;
-    s.span_gradients = spans;
+    s.span_gradients = span_gradients;
     const int64_t stride = call_.every ? call_.every : b.steps;
     int64_t kept = b.kept_begin;
     for (int64_t t = 0; t < b.steps; t += stride) kept += call_.every ? alive(b, t) : 0;
@@ -271,26 +295,29 @@ class Run {
       }
     }
     for (size_t i = 0; i < plan_.states.size(); ++i)
-      write(plan_.states[i], call_.d_states[i], b.first, b.rows, s.adjoint(plan_.states[i].reg),
+      write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
             b.rows * plan_.width[plan_.states[i].reg]);
+    clear_padding(b, call_.d_spans, 1);
+    if (s.input_gradient) clear_padding(b, call_.d_input, plan_.input.row_stride);
   }
 
   // One step backward: from the adjoints of the states after it to those of the states before it.
   void retreat(const Block& b, Step<T>& s, int64_t t, long known) const {
-    const int64_t row = call_.offsets[t] + b.first;
+    const Places at = places(b, t);
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
       const long width = plan_.width[port.reg];
-      read(port, call_.d_final_states[i], b.first + known, s.rows - known, s.adjoint(port.reg) + known * width,
+      read(port, call_.d_final_states[i], rows_from(b.first + known), s.rows - known, s.adjoint(port.reg) + known * width,
            b.rows * width);
     }
     const Port& h = plan_.states[0];
     const long width = plan_.width[h.reg], size = plan_.registers[h.reg].size;
     T* dh = s.adjoint(h.reg);
-    const T* d_output = static_cast<const T*>(call_.d_output) + row * h.row_stride;
-    for (long r = 0; r < s.rows; ++r)
-      for (long u = 0; u < size; ++u) dh[r * width + u] += d_output[r * h.row_stride + u];
-    s.spans = static_cast<const T*>(call_.spans) + row;
+    for (long r = 0; r < s.rows; ++r) {
+      const T* d_output = static_cast<const T*>(call_.d_output) + at[r] * h.row_stride;
+      for (long u = 0; u < size; ++u) dh[r * width + u] += d_output[u];
+    }
+    read_spans(b, s, t);
     std::fill(s.span_gradients, s.span_gradients + s.rows, T(0));
     for (const int32_t reg : plan_.unread) {
       T* d = s.adjoint(reg | kBefore);
@@ -301,9 +328,9 @@ class Run {
       if (op.replay) lapse::forward(s, op);
     s.replaying = false;
     for (auto op = plan_.ops.rbegin(); op != plan_.ops.rend(); ++op) lapse::backward(s, *op);
-    std::copy(s.span_gradients, s.span_gradients + s.rows, static_cast<T*>(call_.d_spans) + row);
+    for (long r = 0; r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at[r]] = s.span_gradients[r];
     if (s.input_gradient)
-      write(plan_.input, call_.d_input, row, s.rows, s.adjoint(plan_.input.reg), b.rows * plan_.width[plan_.input.reg]);
+      write(plan_.input, call_.d_input, at, s.rows, s.adjoint(plan_.input.reg), b.rows * plan_.width[plan_.input.reg]);
     std::swap(s.adjoints, s.adjoints_before);
   }
 

@@ -46,8 +46,8 @@ class TanhField:
         self.order = order
         if self.rate == NONE:
             return
-        self.e, self.phi1 = p.register(self.size), p.register(self.size)
-        p.emit("Damping", self.e, self.phi1, parameters=[self.rate], numbers=[steps])
+        self.e, self.gain = p.register(self.size), p.register(self.size)
+        p.emit("Damping", self.e, self.gain, parameters=[self.rate, self.scale], numbers=[steps])
 
     def _inner(self, p: Program, y: int) -> int:
         u = p.register(self.size)
@@ -65,10 +65,10 @@ class TanhField:
             return False
         u = self._inner(p, y)
         first = out if self.order == 1 else p.register(self.size)
-        p.emit("TanhExponential", u, y, first, self.e, self.phi1, parameters=[self.scale])
+        p.emit("TanhExponential", u, y, first, self.e, self.gain)
         if self.order == 2:
             u1 = self._inner(p, first)
-            p.emit("TanhCorrection", u1, first, out, u, self.phi1, parameters=[self.scale])
+            p.emit("TanhCorrection", u1, first, out, u, self.gain)
         return True
 
 

@@ -327,112 +327,97 @@ struct PlainSlope {
   }
 };
 
-// e^{−z} and h φ(z) with z = τ h: the same for all sub-steps of a gap.
+// e^{−z} and s h φ(z) with z = τ h: the same for all sub-steps of a gap.
 struct Damping {
   enum { E, P };
+  enum { RATE, SCALE };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     T *e = s.value(op.reg[E]), *p = s.value(op.reg[P]), h = 0;
-    const T* rate = s.parameter(op.par[0]);
+    const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]);
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
         [&](long u, long i) {
           Vec<T> decay, phi;
           damping(load(rate + u) * h, decay, phi);
-          store(e + i, decay), store(p + i, phi * h);
+          store(e + i, decay), store(p + i, load(scale + u) * h * phi);
         },
         [](long) {});
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T *e = s.value(op.reg[E]), *de = s.adjoint(op.reg[E]), *dp = s.adjoint(op.reg[P]);
-    const T* rate = s.parameter(op.par[0]);
-    T *d_rate = s.gradient(op.par[0]), h = 0;
+    const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]);
+    T *d_rate = s.gradient(op.par[RATE]), *d_scale = s.gradient(op.par[SCALE]), h = 0;
     Vec<T> along{};
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]), along = Vec<T>{}; },
         [&](long u, long i) {
-          const Vec<T> tau = load(rate + u), z = tau * h, decay = load(e + i), gp = load(dp + i);
-          const Vec<T> slope = phi_slope<T>(z, decay), dz = gp * h * slope - load(de + i) * decay;
-          along += gp * (decay - z * slope);  // φ = e^{−z} − z φ'
+          const Vec<T> tau = load(rate + u), z = tau * h, decay = load(e + i), g = load(dp + i);
+          const Vec<T> slope = phi_slope<T>(z, decay), phi = decay - z * slope;  // φ' = (e^{−z} − φ) / z
+          const Vec<T> gp = g * load(scale + u), dz = gp * h * slope - load(de + i) * decay;
+          along += gp * phi;
           along += dz * tau;
           increase(d_rate + u, dz * h);
+          increase(d_scale + u, g * h * phi);
         },
         [&](long r) { s.span_gradients[r] += total<T>(along) / T(op.num[0]); });
   }
 };
 
-// One exponential sub-step of order 1: y = e^{−z} y₀ + h φ₁ s tanh(u).
+// One exponential sub-step of order 1: y = e^{−z} y₀ + s h φ tanh(u).
 struct TanhExponential {
   enum { U, Y0, Y, E, P };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     T *u = s.value(op.reg[U]), *y = s.value(op.reg[Y]);
-    const T *y0 = s.value(op.reg[Y0]), *e = s.value(op.reg[E]), *p = s.value(op.reg[P]), *scale = s.parameter(op.par[0]);
-    each_row<T>(
-        s.rows, s.width(op.reg[U]), [](long) {},
-        [&](long j, long i) {
-          const Vec<T> t = activate_tanh(s, u + i);
-          store(y + i, load(e + i) * load(y0 + i) + load(p + i) * load(scale + j) * t);
-        },
-        [](long) {});
+    const T *y0 = s.value(op.reg[Y0]), *e = s.value(op.reg[E]), *p = s.value(op.reg[P]);
+    each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
+      store(y + i, load(e + i) * load(y0 + i) + load(p + i) * activate_tanh(s, u + i));
+    });
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T *u = s.value(op.reg[U]), *y0 = s.value(op.reg[Y0]), *e = s.value(op.reg[E]), *p = s.value(op.reg[P]);
-    const T *scale = s.parameter(op.par[0]), *dy = s.adjoint(op.reg[Y]);
-    T *d_scale = s.gradient(op.par[0]), *du = s.adjoint(op.reg[U]);
+    const T* dy = s.adjoint(op.reg[Y]);
+    T* du = s.adjoint(op.reg[U]);
     const Share<T> dy0(s, op, Y0), de(s, op, E), dp(s, op, P);
     const bool more = op.add[U];  // a second-order step looked at tanh(u) too
-    each_row<T>(
-        s.rows, s.width(op.reg[U]), [](long) {},
-        [&](long j, long i) {
-          const Vec<T> t = load(u + i), d = load(dy + i), a = load(scale + j), dt = d * load(p + i);
-          de.put(i, d * load(y0 + i));
-          dp.put(i, d * a * t);
-          dy0.put(i, d * load(e + i));
-          increase(d_scale + j, dt * t);
-          Vec<T> g = dt * a;
-          if (more) g += load(du + i);
-          store(du + i, g * (1 - t * t));
-        },
-        [](long) {});
+    each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
+      const Vec<T> t = load(u + i), d = load(dy + i);
+      de.put(i, d * load(y0 + i));
+      dp.put(i, d * t);
+      dy0.put(i, d * load(e + i));
+      Vec<T> g = d * load(p + i);
+      if (more) g += load(du + i);
+      store(du + i, g * (1 - t * t));
+    });
   }
 };
 
-// The correction of order 2: y = y₁ + h φ₂ s (tanh(u) − tanh(u₀)), u₀ activated already.
+// The correction of order 2: y = y₁ + s h φ (tanh(u) − tanh(u₀)) / 2, u₀ activated already.
 struct TanhCorrection {
   enum { U, Y1, Y, U0, P };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     T *u = s.value(op.reg[U]), *y = s.value(op.reg[Y]);
-    const T *y1 = s.value(op.reg[Y1]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]), *scale = s.parameter(op.par[0]);
-    each_row<T>(
-        s.rows, s.width(op.reg[U]), [](long) {},
-        [&](long j, long i) {
-          const Vec<T> t = activate_tanh(s, u + i);
-          store(y + i, load(y1 + i) + load(p + i) * load(scale + j) * T(0.5) * (t - load(u0 + i)));
-        },
-        [](long) {});
+    const T *y1 = s.value(op.reg[Y1]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]);
+    each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
+      store(y + i, load(y1 + i) + load(p + i) * T(0.5) * (activate_tanh(s, u + i) - load(u0 + i)));
+    });
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
-    const T *u = s.value(op.reg[U]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]), *scale = s.parameter(op.par[0]);
-    const T* dy = s.adjoint(op.reg[Y]);
-    T *d_scale = s.gradient(op.par[0]), *du = s.adjoint(op.reg[U]);
+    const T *u = s.value(op.reg[U]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]), *dy = s.adjoint(op.reg[Y]);
+    T* du = s.adjoint(op.reg[U]);
     const Share<T> dy1(s, op, Y1), du0(s, op, U0), dp(s, op, P);
-    each_row<T>(
-        s.rows, s.width(op.reg[U]), [](long) {},
-        [&](long j, long i) {
-          const Vec<T> t = load(u + i), difference = t - load(u0 + i), a = load(scale + j), d = load(dy + i);
-          const Vec<T> g = d * load(p + i) * T(0.5);
-          dy1.put(i, d);
-          dp.put(i, d * a * T(0.5) * difference);
-          increase(d_scale + j, g * difference);
-          store(du + i, g * a * (1 - t * t));
-          du0.put(i, -g * a);
-        },
-        [](long) {});
+    each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
+      const Vec<T> t = load(u + i), half = load(dy + i) * T(0.5), g = half * load(p + i);
+      dy1.put(i, load(dy + i));
+      dp.put(i, half * (t - load(u0 + i)));
+      store(du + i, g * (1 - t * t));
+      du0.put(i, -g);
+    });
   }
 };
 

@@ -57,8 +57,8 @@ struct Plan {
 
   std::vector<long> width;   // of each register's rows, padded
   std::vector<long> column;  // where it begins, in elements per row: of a record if saved, of the temporaries otherwise
-  std::vector<long> place;   // the same among all registers, for adjoints
-  std::vector<long> state_column;
+  std::vector<long> place;   // the same for adjoints: among the states' if it is one, among the others' otherwise
+  std::vector<bool> is_state;
   long record_width = 0, temporary_width = 0, adjoint_width = 0, state_width = 0;
   std::vector<long> forward_pack, backward_pack, gradient;  // where each parameter begins
   long packed_size = 0, gradient_size = 0;
@@ -66,18 +66,18 @@ struct Plan {
   bool is_input(int32_t reg) const { return reg >= input.reg && reg < input.reg + input.segments; }
 
   void arrange() {
-    for (const Register& r : registers) {
-      const long w = padded<T>(r.size);
+    is_state.resize(registers.size());
+    for (const Port& s : states)
+      for (int32_t g = 0; g < s.segments; ++g) is_state[s.reg + g] = true;
+    for (size_t i = 0; i < registers.size(); ++i) {
+      const long w = padded<T>(registers[i].size);
       width.push_back(w);
-      place.push_back(adjoint_width);
-      adjoint_width += w;
-      long& end = r.saved ? record_width : temporary_width;
+      long& adjoint = is_state[i] ? state_width : adjoint_width;
+      place.push_back(adjoint);
+      adjoint += w;
+      long& end = registers[i].saved ? record_width : temporary_width;
       column.push_back(end);
       end += w;
-    }
-    for (const Port& s : states) {
-      state_column.push_back(state_width);
-      state_width += s.segments * width[s.reg];
     }
     for (const Parameter& p : parameters) {
       const long wide = padded<T>(p.rows);
@@ -105,8 +105,9 @@ struct Step {
   T* before;
   long before_rows;
   T* temporaries;
-  T* adjoints;
-  T* adjoints_before;
+  T* adjoints;        // of all registers but the states
+  T* states;          // of the states after this step, and before it: only these pass from step to step
+  T* states_before;
   T* spans;
   T* span_gradients;
   bool input_gradient;
@@ -120,7 +121,8 @@ struct Step {
     return plan->registers[r].saved ? now + rows * plan->column[r] : temporaries + block * plan->column[r];
   }
   T* adjoint(int32_t ref) const {
-    return (ref & kBefore ? adjoints_before : adjoints) + block * plan->place[ref & ~kBefore];
+    const int32_t r = ref & ~kBefore;
+    return (ref & kBefore ? states_before : plan->is_state[r] ? states : adjoints) + block * plan->place[r];
   }
   const T* parameter(int32_t p) const { return packed + plan->forward_pack[p]; }
   T* gradient(int32_t p) const { return gradients + plan->gradient[p]; }

@@ -123,7 +123,7 @@ class Run {
   int64_t scratch_per_thread(bool backward) const {
     int64_t size = call_.block * plan_.temporary_width + padded<T>(call_.block);
     if (backward)
-      size += plan_.gradient_size + 2 * call_.block * plan_.adjoint_width +
+      size += plan_.gradient_size + call_.block * (plan_.adjoint_width + 2 * plan_.state_width) +
               (call_.every ? (call_.every + 1) * call_.block * plan_.record_width : 0) + padded<T>(call_.block);
     else
       size += 2 * call_.block * plan_.record_width;
@@ -256,16 +256,18 @@ class Run {
   }
 
   void backward(const Block& b, T* scratch) const {
-    const long adjoint_size = call_.block * plan_.adjoint_width;
-    T* adjoints = scratch + plan_.gradient_size;
-    T* temporaries = adjoints + 2 * adjoint_size;
+    T* states = scratch + plan_.gradient_size;
+    T* states_before = states + call_.block * plan_.state_width;
+    T* adjoints = states_before + call_.block * plan_.state_width;
+    T* temporaries = adjoints + call_.block * plan_.adjoint_width;
     T* spans = temporaries + call_.block * plan_.temporary_width;
     T* span_gradients = spans + padded<T>(call_.block);
     T* records = span_gradients + padded<T>(call_.block);
     Step<T> s = step_of(b, spans, temporaries);
     s.gradients = scratch;
     s.adjoints = adjoints;
-    s.adjoints_before = adjoints + adjoint_size;
+    s.states = states;
+    s.states_before = states_before;
     s.span_gradients = span_gradients;
     const int64_t stride = call_.every ? call_.every : b.steps;
     int64_t kept = b.kept_begin;
@@ -331,7 +333,7 @@ class Run {
     for (long r = 0; r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at[r]] = s.span_gradients[r];
     if (s.input_gradient)
       write(plan_.input, call_.d_input, at, s.rows, s.adjoint(plan_.input.reg), b.rows * plan_.width[plan_.input.reg]);
-    std::swap(s.adjoints, s.adjoints_before);
+    std::swap(s.states, s.states_before);
   }
 
   void write_gradients(const T* sums) const {

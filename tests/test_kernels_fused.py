@@ -427,11 +427,11 @@ def test_workspaces_come_back() -> None:
     for _ in range(3):
         layer(x, timespans=spans)[0].sum().backward()
     gc.collect()
-    idle = sum(len(raw) for raw in workspace._idle)
+    idle = sum(len(raw) for raw in workspace._idle.values())
     for _ in range(3):
         layer(x, timespans=spans)[0].sum().backward()
     gc.collect()
-    assert sum(len(raw) for raw in workspace._idle) == idle
+    assert sum(len(raw) for raw in workspace._idle.values()) == idle
 
 
 def test_recompute_wants_a_whole_number() -> None:

@@ -70,6 +70,15 @@ class MLPField(nn.Module):
         slope: Tensor = self.outer(torch.tanh(self.inner(state)))
         return slope
 
+    @property
+    def feedback(self) -> Tensor:
+        """U V: how tanh(U h + a) moves U h + a itself, together with ``feedback_bias`` U b."""
+        return self.inner.weight @ self.outer.weight
+
+    @property
+    def feedback_bias(self) -> Tensor:
+        return self.inner.weight @ self.outer.bias
+
 
 class GRUField(nn.Module):
     """dh/dt = (1 − z) ⊙ (g − h), with r, z = σ(W x + R h + b) and g = tanh(W_g x + R_g (r ⊙ h) + b_g).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -50,6 +49,15 @@ class recompute:
         _every.reset(self._token)
 
 
+class _Places:
+    """A walk as the library reads it."""
+
+    def __init__(self, walk: Walk) -> None:
+        rows = (walk.batch_sizes, walk.at_step, walk.at_row)
+        self.arrays = [(ctypes.c_int64 * len(values))(*values) for values in rows]
+        self.pointers = [ctypes.addressof(array) for array in self.arrays]
+
+
 @dataclass(frozen=True)
 class _Job:
     """What a call needs beside its tensors."""
@@ -58,6 +66,7 @@ class _Job:
     program: Program
     plan: native.Plan
     walk: Walk
+    places: _Places
     states: int
     every: int
 
@@ -79,7 +88,7 @@ class Fused:
     ) -> tuple[Tensor, State]:
         program = program_of(cell)
         assert program is not None
-        job = _Job(cell, program, plan_of(cell, input.dtype), walk, len(state), _every.get())
+        job = _Job(cell, program, plan_of(cell, input.dtype), walk, _Places(walk), len(state), _every.get())
         run: Any = _Unroll.apply
         output, *final = run(job, input, timespans, *state, *tensors_of(cell, program))
         return output, tuple(final)
@@ -177,14 +186,9 @@ class _Frame:
         self.alive: list[Any] = [input, timespans]
         call = self.call
         call.width = len(walk.at_step) if walk.padded else 0
-        call.batch_sizes, call.at_step, call.at_row = map(self.integers, (sizes, walk.at_step, walk.at_row))
+        call.batch_sizes, call.at_step, call.at_row = job.places.pointers
         call.input, call.spans = input.data_ptr(), timespans.data_ptr()
         call.parallel = native.parallel()
-
-    def integers(self, values: Sequence[int]) -> int:
-        array = (ctypes.c_int64 * len(values))(*values)
-        self.alive.append(array)
-        return ctypes.addressof(array)
 
     def pointers(self, tensors: list[Tensor | None]) -> int:
         array = (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
@@ -289,7 +293,10 @@ def _backward_reference(
         if not create_graph:
             inputs = [t.detach().requires_grad_(w) for t, w in zip(inputs, wanted, strict=True)]
         x, spans, state, tensors = inputs[0], inputs[1], inputs[2 : 2 + job.states], inputs[2 + job.states :]
-        named = {f"cell.{name}": t for (name, _), t in zip(job.program.tensors, tensors, strict=True)}
+        # What a cell computes from its parameters has no gradient of its own here: theirs is whole.
+        own = dict(job.cell.named_parameters()) | dict(job.cell.named_buffers())
+        names = [name for name, _ in job.program.tensors]
+        named = {f"cell.{name}": t for name, t in zip(names, tensors, strict=True) if name in own}
         outputs = torch.func.functional_call(
             _Loop(job.cell), named, (x, tuple(state), spans, job.walk), strict=False
         )

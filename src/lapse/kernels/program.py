@@ -31,10 +31,11 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "Linear": Kind(writes=(1, 2, 3, 4), reads=(2, 3, 4)),
     "LSTM": Kind(writes=(0, 1, 2, 3, 4), reads=(0, 1, 2, 3, 4, 7), replays=(6, 7)),
-    "Tanh": Kind(reads=(0,)),
+    "Tanh": Kind(writes=(1,), reads=(0,)),
     "Add": Kind(writes=(1, 2)),
     "Check": Kind(),
     "Combine": Kind(writes=(1, 2, 3, 4, 5, 6, 7, 8), replays=(0,)),
+    "Integrate": Kind(writes=(1, 2, 3, 4, 5, 6, 7, 8), reads=(2, 3, 4, 5, 6, 7, 8), replays=(0,)),
     "TanhSlope": Kind(writes=(0, 1), reads=(0, 1), replays=(2,)),
     "PlainSlope": Kind(reads=(0,)),
     "Damping": Kind(reads=(0,), replays=(0, 1)),

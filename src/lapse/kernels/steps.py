@@ -7,12 +7,12 @@ not cover.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from lapse import cells
 from lapse.cells import Cell
 from lapse.kernels.program import BEFORE, NONE, Program
-from lapse.solvers import Exponential, FixedStep, Solver
+from lapse.solvers import Exponential, FixedStep, Solver, Tableau
 
 MOST_STAGES = 7  # of a tableau: num[] of an operation has room for that many weights
 
@@ -72,32 +72,6 @@ class TanhField:
         return True
 
 
-class MLPField:
-    """V tanh(U h + a) + b"""
-
-    def __init__(self, p: Program, size: int, name: str) -> None:
-        self.size = size
-        self.maps = [
-            (p.matrix(f"{name}.{part}.weight", size, size), p.vector(f"{name}.{part}.bias", size))
-            for part in ("inner", "outer")
-        ]
-
-    def prepare(self, p: Program, steps: int, order: int) -> None:
-        pass
-
-    def slope(self, p: Program, y: int, steps: int) -> int:
-        inner, k = p.register(self.size), p.register(self.size)
-        (u, a), (v, b) = self.maps
-        p.linear(inner, (y, u), bias=a)
-        p.emit("Tanh", inner)
-        p.linear(k, (inner, v), bias=b)
-        p.emit("PlainSlope", k, numbers=[steps])
-        return k
-
-    def exponential(self, p: Program, y: int, out: int, steps: int) -> bool:
-        return False
-
-
 class GRUField:
     """(1 − z) ⊙ (g − h), driven by reset, update and candidate."""
 
@@ -135,7 +109,7 @@ def solve(p: Program, solver: Solver, field: Field, size: int, y: int, out: int)
     """Move register ``y`` through the gap into ``out``; False if the operations do not cover the solver."""
     if type(solver) is Exponential:
         field.prepare(p, solver.steps, solver.order)
-    elif type(solver) is not FixedStep or len(solver.tableau.b) > MOST_STAGES:
+    elif not explicit(solver):
         return False
     p.solver_steps = solver.steps
     for i in range(solver.steps):
@@ -149,25 +123,83 @@ def solve(p: Program, solver: Solver, field: Field, size: int, y: int, out: int)
     return True
 
 
+def explicit(solver: Solver) -> TypeGuard[FixedStep]:
+    """Whether the operations cover it as a tableau."""
+    return type(solver) is FixedStep and len(solver.tableau.b) <= MOST_STAGES
+
+
+def stages_of(tableau: Tableau) -> list[tuple[tuple[float, ...], float]]:
+    """Each stage's weights of earlier slopes, and its own weight in the step."""
+    stages = list(zip(tableau.a, tableau.b, strict=True))
+    while stages[-1][1] == 0.0:  # there for error estimates and for the next step of an adaptive solver
+        stages.pop()
+    return stages
+
+
 def runge_kutta(p: Program, solver: FixedStep, field: Field, size: int, y: int, out: int) -> None:
     slopes: list[int] = []
-    a, b = solver.tableau.a, solver.tableau.b
-    # A last stage without weight is there for error estimates and for the next step of an adaptive solver.
-    stages = max(i for i, w in enumerate(b) if w != 0.0) + 1
-    for weights in a[:stages]:
+    stages = stages_of(solver.tableau)
+    for weights, _ in stages:
         point = y
         if slopes:
             point = p.register(size)
             combine(p, solver.steps, point, y, slopes, weights)
         slopes.append(field.slope(p, point, solver.steps))
-    combine(p, solver.steps, out, y, slopes, b[:stages])
+    combine(p, solver.steps, out, y, slopes, [b for _, b in stages])
+
+
+def solve_mlp(p: Program, solver: Solver, name: str, y: int, out: int) -> bool:
+    """Move ``y`` along dh/dt = V tanh(U h + a) + b into ``out``; False if the operations do not cover the solver.
+
+    Followed as u = U h + a, for which du/dt = U V tanh(u) + U b: a stage then costs one product, with U V, where h
+    itself would need two. The end is h + V ∫ tanh(u) + b Δ, with the integral as the solver sums it up.
+    """
+    if not explicit(solver):
+        return False
+    n, steps, stages = p.size(y), solver.steps, stages_of(solver.tableau)
+    feedback = p.matrix(f"{name}.feedback", n, n)
+    feedback_bias = p.vector(f"{name}.feedback_bias", n)
+    u, integral, gap = p.register(n), NONE, p.register(1)
+    p.linear(u, (y, p.matrix(f"{name}.inner.weight", n, n)), bias=p.vector(f"{name}.inner.bias", n))
+    p.solver_steps = steps
+    for step in range(steps):
+        slopes: list[int] = []
+        tanhs: list[int] = []
+        for i, (weights, _) in enumerate(stages):
+            point, t = u, p.register(n)
+            if slopes:
+                point = p.register(n)
+                combine(p, steps, point, u, slopes, weights)
+            p.emit("Tanh", t, point)
+            tanhs.append(t)
+            if step < steps - 1 or i < len(stages) - 1:
+                slopes.append(p.register(n))
+                p.linear(slopes[-1], (t, feedback), bias=feedback_bias)
+                p.emit("PlainSlope", slopes[-1], numbers=[steps])
+        own = [b for _, b in stages]
+        start, integral = integral, p.register(n)
+        combine(p, steps, integral, start, tanhs, own, "Integrate")
+        if step < steps - 1:
+            start, u = u, p.register(n)
+            combine(p, steps, u, start, slopes, own)
+    p.emit("Gap", gap)
+    outer, bias = p.matrix(f"{name}.outer.weight", n, n), p.matrix(f"{name}.outer.bias", n, 1)
+    p.linear(out, (integral, outer), (gap, bias), base=y)
+    p.emit("Check", out)
+    return True
 
 
 def combine(
-    p: Program, steps: int, out: int, y: int, slopes: Sequence[int], weights: Sequence[float]
+    p: Program,
+    steps: int,
+    out: int,
+    y: int,
+    slopes: Sequence[int],
+    weights: Sequence[float],
+    op: str = "Combine",
 ) -> None:
     used = [(k, w) for k, w in zip(slopes, weights, strict=True) if w != 0.0]
-    p.emit("Combine", out, y, *(k for k, _ in used), numbers=[steps, *(w for _, w in used)])
+    p.emit(op, out, y, *(k for k, _ in used), numbers=[steps, *(w for _, w in used)])
 
 
 def gates(p: Program, y: int, name: str, count: int, sources: Sequence[int], h: int = NONE) -> None:
@@ -214,7 +246,7 @@ def autonomous_ode_lstm(cell: cells.AutonomousODELSTMCell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
     h, c, proposal = p.state(n), p.state(n), p.register(n)
     lstm(p, [p.input_register], h | BEFORE, c | BEFORE, c, proposal)
-    return p if solve(p, cell.solver, MLPField(p, n, "field"), n, proposal, h) else None
+    return p if solve_mlp(p, cell.solver, "field", proposal, h) else None
 
 
 def driven(cell: cells.CTRNNCell | cells.ODERNNCell) -> Program | None:
@@ -235,11 +267,11 @@ def gru_ode(cell: cells.GRUODECell) -> Program | None:
 
 def jump_ode_rnn(cell: cells.JumpODERNNCell) -> Program | None:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h, flowed = p.state(n), p.register(n)
-    if not solve(p, cell.solver, MLPField(p, n, "field"), n, h | BEFORE, flowed):
+    h, flowed, jump = p.state(n), p.register(n), p.register(n)
+    if not solve_mlp(p, cell.solver, "field", h | BEFORE, flowed):
         return None
-    gates(p, h, "jump", 1, [p.input_register], flowed)
-    p.emit("Tanh", h)
+    gates(p, jump, "jump", 1, [p.input_register], flowed)
+    p.emit("Tanh", h, jump)
     return p
 
 
@@ -258,10 +290,10 @@ def coupled(cell: cells.CoupledLSTMODERNNCell) -> Program | None:
 
 def rnn_decay(cell: cells.RNNDecayCell) -> Program:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h, faded = p.state(n), p.register(n)
+    h, faded, u = p.state(n), p.register(n), p.register(n)
     p.emit("Decay", h | BEFORE, faded, parameters=[p.vector("decay", n, transform="softplus")])
-    gates(p, h, "gates", 1, [p.input_register], faded)
-    p.emit("Tanh", h)
+    gates(p, u, "gates", 1, [p.input_register], faded)
+    p.emit("Tanh", h, u)
     return p
 
 
@@ -326,8 +358,9 @@ def ct_gru(cell: cells.CTGRUCell) -> Program | None:
     p.emit("TraceDecay", traces | BEFORE, traces1, h1, parameters=scales, numbers=number)
     gates(p, g, "gates", 2, [x], h1)
     p.emit("TraceRead", g, traces1, read, parameters=scales, numbers=number)
-    gates(p, q, "candidate", 1, [x], read)
-    p.emit("Tanh", q)
+    u = p.register(n)
+    gates(p, u, "candidate", 1, [x], read)
+    p.emit("Tanh", q, u)
     p.emit("TraceStore", g + 1, q, traces1, traces, h, parameters=scales, numbers=number)
     for op in p.ops:
         places = {"TraceDecay": (0, 1), "TraceRead": (1,), "TraceStore": (2, 3)}.get(op.name, ())

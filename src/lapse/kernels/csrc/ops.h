@@ -164,20 +164,22 @@ struct LSTM {
   }
 };
 
-// y = tanh(u), in place.
+// y = tanh(u)
 struct Tanh {
+  enum { Y, U };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
-    T* y = s.value(op.reg[0]);
-    each<T>(s.rows * s.width(op.reg[0]), [&](long i) { store(y + i, vtanh(load(y + i))); });
+    T* y = s.value(op.reg[Y]);
+    const T* u = s.value(op.reg[U]);
+    each<T>(s.rows * s.width(op.reg[Y]), [&](long i) { store(y + i, vtanh(load(u + i))); });
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
-    const T* y = s.value(op.reg[0]);
-    T* d = s.adjoint(op.reg[0]);
-    each<T>(s.rows * s.width(op.reg[0]), [&](long i) {
+    const T *y = s.value(op.reg[Y]), *dy = s.adjoint(op.reg[Y]);
+    const Share<T> du(s, op, U);
+    each<T>(s.rows * s.width(op.reg[Y]), [&](long i) {
       const Vec<T> t = load(y + i);
-      store(d + i, load(d + i) * (1 - t * t));
+      du.put(i, load(dy + i) * (1 - t * t));
     });
   }
 };
@@ -220,41 +222,81 @@ struct Check {
 // A sub-step is h = span / num[0]. A slope's adjoint is kept without its factor h until the slope's own backward, which
 // has the value of the slope at hand for the gradient of the span; so slopes need not be saved.
 
-// y = y₀ + h Σ wᵢ kᵢ, the weights in num[1..].
+// Σ wᵢ kᵢ over reg[2..], the weights in num[1..], and its share of the adjoints.
+template <class T>
+struct Terms {
+  int count = 0;
+  const T* k[8];
+  T *dk[8], w[8];
+  bool add[8];
+  Terms(const Step<T>& s, const Op& op) {
+    for (; op.reg[2 + count] != kNone; ++count) {
+      k[count] = s.value(op.reg[2 + count]), dk[count] = s.adjoint(op.reg[2 + count]);
+      w[count] = T(op.num[1 + count]), add[count] = op.add[2 + count];
+    }
+  }
+  Vec<T> sum(long i) const {
+    Vec<T> y = load(k[0] + i) * w[0];
+    for (int j = 1; j < count; ++j) y += load(k[j] + i) * w[j];
+    return y;
+  }
+  void put(long i, Vec<T> g) const {
+    for (int j = 0; j < count; ++j) store(dk[j] + i, add[j] ? load(dk[j] + i) + g * w[j] : g * w[j]);
+  }
+};
+
+// y = y₀ + h Σ wᵢ kᵢ
 struct Combine {
   enum { Y, Y0, K };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
-    const long width = s.width(op.reg[Y]);
-    T* y = s.value(op.reg[Y]);
+    T *y = s.value(op.reg[Y]), h = 0;
     const T* y0 = s.value(op.reg[Y0]);
-    const T* k[8];
-    T w[8], h = 0;
-    int count = 0;
-    for (; op.reg[K + count] != kNone; ++count) k[count] = s.value(op.reg[K + count]), w[count] = T(op.num[1 + count]);
+    const Terms<T> terms(s, op);
     each_row<T>(
-        s.rows, width, [&](long r) { h = s.spans[r] / T(op.num[0]); },
-        [&](long, long i) {
-          Vec<T> sum = load(k[0] + i) * w[0];
-          for (int j = 1; j < count; ++j) sum += load(k[j] + i) * w[j];
-          store(y + i, load(y0 + i) + h * sum);
-        },
-        [](long) {});
+        s.rows, s.width(op.reg[Y]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
+        [&](long, long i) { store(y + i, load(y0 + i) + h * terms.sum(i)); }, [](long) {});
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T* d = s.adjoint(op.reg[Y]);
     const Share<T> d0(s, op, Y0);
-    T *dk[8], w[8];
-    bool add[8];
-    int count = 0;
-    for (; op.reg[K + count] != kNone; ++count)
-      dk[count] = s.adjoint(op.reg[K + count]), w[count] = T(op.num[1 + count]), add[count] = op.add[K + count];
+    const Terms<T> terms(s, op);
     each<T>(s.rows * s.width(op.reg[Y]), [&](long i) {
       const Vec<T> g = load(d + i);
       d0.put(i, g);
-      for (int j = 0; j < count; ++j) store(dk[j] + i, add[j] ? load(dk[j] + i) + g * w[j] : g * w[j]);
+      terms.put(i, g);
     });
+  }
+};
+
+// y = y₀ + h Σ wᵢ kᵢ of values that are no slopes: the factor h and the gradient of the span are settled here. y₀ may be none.
+struct Integrate {
+  enum { Y, Y0, K };
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    T *y = s.value(op.reg[Y]), h = 0;
+    const T* y0 = op.reg[Y0] == kNone ? nullptr : s.value(op.reg[Y0]);
+    const Terms<T> terms(s, op);
+    each_row<T>(
+        s.rows, s.width(op.reg[Y]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
+        [&](long, long i) { store(y + i, y0 ? load(y0 + i) + h * terms.sum(i) : h * terms.sum(i)); }, [](long) {});
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const T* d = s.adjoint(op.reg[Y]);
+    T *d0 = op.reg[Y0] == kNone ? nullptr : s.adjoint(op.reg[Y0]), h = 0;
+    const Terms<T> terms(s, op);
+    Vec<T> along{};
+    each_row<T>(
+        s.rows, s.width(op.reg[Y]), [&](long r) { h = s.spans[r] / T(op.num[0]), along = Vec<T>{}; },
+        [&](long, long i) {
+          const Vec<T> g = load(d + i);
+          if (d0) store(d0 + i, op.add[Y0] ? load(d0 + i) + g : g);
+          terms.put(i, g * h);
+          along += g * terms.sum(i);
+        },
+        [&](long r) { s.span_gradients[r] += total<T>(along) / T(op.num[0]); });
   }
 };
 
@@ -998,7 +1040,7 @@ struct TraceStore {
 
 // The table of operations, in the order of lapse/kernels/program.py.
 #define LAPSE_OPS(X)                                                                                                   \
-  X(Linear) X(LSTM) X(Tanh) X(Add) X(Check) X(Combine) X(TanhSlope) X(PlainSlope) X(Damping) X(TanhExponential)        \
+  X(Linear) X(LSTM) X(Tanh) X(Add) X(Check) X(Combine) X(Integrate) X(TanhSlope) X(PlainSlope) X(Damping) X(TanhExponential)        \
   X(TanhCorrection) X(Reset) X(GRUSlope) X(GRUExponential) X(Blend) X(Fade) X(Tick) X(Gap) X(Impute) X(Decay)          \
   X(MemoryDecay) X(MemoryUpdate) X(PhasedBlend) X(TraceDecay) X(TraceRead) X(TraceStore)
 

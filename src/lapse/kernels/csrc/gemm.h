@@ -34,6 +34,8 @@ inline void tile(const Product<T>& p, long row, long column) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[ROWS][VECTORS];
   const T* init = p.init ? p.init + row * p.init_row + column : nullptr;
+  T* c = p.c + row * p.c_row + column;
+  for (int r = 0; r < ROWS; ++r) __builtin_prefetch(c + r * p.c_row, 1);  // a tape is new to the cache
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
@@ -58,7 +60,6 @@ inline void tile(const Product<T>& p, long row, long column) {
       b += b_row;
     }
   }
-  T* c = p.c + row * p.c_row + column;
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16

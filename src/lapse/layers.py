@@ -163,14 +163,16 @@ class RNN(nn.Module):
 
     def _write_states(self, states: list[State], walk: Walk, unbatched: bool) -> Hidden:
         """Stacked over layers as torch does; a state narrower than its widest sibling is padded with zeros."""
-        stacks = []
-        for parts, width in zip(zip(*states, strict=True), self._state_widths(), strict=True):
-            if len(self.cells) == 1:
-                stack = parts[0].unsqueeze(0)
-            else:
-                stack = torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
-            stack = walk.unsort(stack, 1)
-            stacks.append(stack.squeeze(1) if unbatched else stack)
+        if len(states) == 1:
+            stacks = [part.unsqueeze(0) for part in states[0]]
+        else:
+            stacks = [
+                torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
+                for parts, width in zip(zip(*states, strict=True), self._state_widths(), strict=True)
+            ]
+        stacks = [walk.unsort(stack, 1) for stack in stacks]
+        if unbatched:
+            stacks = [stack.squeeze(1) for stack in stacks]
         return stacks[0] if len(stacks) == 1 else tuple(stacks)
 
     def _state_widths(self) -> list[int]:

@@ -22,13 +22,11 @@ from lapse.walk import Walk
 class Kernel(Protocol):
     """A fused loop for one type of cell, with the reference's signature."""
 
-    def covers(self, cell: Any, input: Tensor, state: State, timespans: Tensor) -> bool:
-        """Whether it can serve this call: solver, dtype, device, kind of differentiation."""
-        ...
-
     def __call__(
         self, cell: Any, input: Tensor, state: State, timespans: Tensor, walk: Walk, /
-    ) -> tuple[Tensor, State]: ...
+    ) -> tuple[Tensor, State] | None:
+        """None where it does not cover the call: solver, dtype, device, kind of differentiation."""
+        ...
 
 
 Backend = Literal["auto", "fused", "reference"]
@@ -67,8 +65,8 @@ def unroll(cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Wal
         return unroll_reference(cell, input, state, timespans, walk)
     choice = _backend.get()
     for kernel in FUSED.get(type(cell), ()) if choice != "reference" else ():
-        if kernel.covers(cell, input, state, timespans):
-            return kernel(cell, input, state, timespans, walk)
+        if (result := kernel(cell, input, state, timespans, walk)) is not None:
+            return result
     if choice == "fused":
         raise RuntimeError(f"no fused kernel covers this call of {type(cell).__name__}; use backend('auto')")
     return unroll_reference(cell, input, state, timespans, walk)

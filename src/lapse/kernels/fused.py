@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -75,32 +75,47 @@ class Fused:
     """The fused loop for one type of cell."""
 
     def covers(self, cell: Cell, input: Tensor, state: State, timespans: Tensor) -> bool:
-        if input.dtype not in (torch.float32, torch.float64) or not plain_autograd():
-            return False
-        program = program_of(cell)
-        if program is None or _hooked(cell):
-            return False
-        tensors = (input, timespans, *state, *tensors_of(cell, program))
-        return all(_plain(t, input.dtype) for t in tensors) and native.library() is not None
+        return self._tensors(cell, _prepare(cell), input, state, timespans) is not None
 
     def __call__(
         self, cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Walk
-    ) -> tuple[Tensor, State]:
-        program = program_of(cell)
-        assert program is not None
-        job = _Job(cell, program, plan_of(cell, input.dtype), walk, _Places(walk), len(state), _every.get())
+    ) -> tuple[Tensor, State] | None:
+        prepared = _prepare(cell)
+        tensors = self._tensors(cell, prepared, input, state, timespans)
+        if tensors is None or prepared.program is None:
+            return None
+        plan = prepared.plan(input.dtype)
+        job = _Job(cell, prepared.program, plan, walk, _Places(walk), len(state), _every.get())
         run: Any = _Unroll.apply
-        output, *final = run(job, input, timespans, *state, *tensors_of(cell, program))
+        output, *final = run(job, input, timespans, *state, *tensors)
         return output, tuple(final)
 
+    def _tensors(
+        self, cell: Cell, prepared: _Prepared, input: Tensor, state: State, timespans: Tensor
+    ) -> list[Tensor] | None:
+        """The tensors of the cell's program, if a kernel covers the call."""
+        dtype = input.dtype
+        if dtype not in (torch.float32, torch.float64) or not plain_autograd():
+            return None
+        if prepared.program is None or _hooked(cell):
+            return None
+        tensors = tensors_of(cell, prepared.program)
+        given = (input, timespans, *state, *tensors)
+        return tensors if all(_plain(t, dtype) for t in given) and native.library() is not None else None
 
-@dataclass
+
 class _Prepared:
     """A cell's program for its settings, and the plans made of it."""
 
-    settings: tuple[object, ...]
-    program: Program | None
-    plans: dict[torch.dtype, native.Plan] = field(default_factory=dict)
+    def __init__(self, settings: tuple[object, ...], program: Program | None) -> None:
+        self.settings, self.program = settings, program
+        self._plans: dict[torch.dtype, native.Plan] = {}
+
+    def plan(self, dtype: torch.dtype) -> native.Plan:
+        assert self.program is not None
+        if dtype not in self._plans:
+            self._plans[dtype] = native.Plan(self.program, dtype)
+        return self._plans[dtype]
 
 
 # Beside the cells, not inside them: plans are pointers, which a copied or pickled cell must not take along.
@@ -127,11 +142,7 @@ def program_of(cell: Cell) -> Program | None:
 
 
 def plan_of(cell: Cell, dtype: torch.dtype) -> native.Plan:
-    kept = _prepare(cell)
-    assert kept.program is not None
-    if dtype not in kept.plans:
-        kept.plans[dtype] = native.Plan(kept.program, dtype)
-    return kept.plans[dtype]
+    return _prepare(cell).plan(dtype)
 
 
 def tensors_of(cell: Cell, program: Program) -> list[Tensor]:
@@ -143,7 +154,7 @@ def _plain(tensor: Tensor, dtype: torch.dtype) -> bool:
         type(tensor) in (Tensor, nn.Parameter)
         and not torch._C._functorch.is_legacy_batchedtensor(tensor)
         and tensor.dtype == dtype
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout == torch.strided
     )
 

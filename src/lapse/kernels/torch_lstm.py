@@ -5,16 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapse.cells import AugmentedLSTMCell, Cell, State
+from lapse.cells import AugmentedLSTMCell, State
 from lapse.kernels.plain import plain_autograd
 from lapse.walk import Walk
 
 
 class TorchLSTM:
     """``nn.LSTM``'s own kernel, fed the gap as one more input."""
-
-    def covers(self, cell: Cell, input: Tensor, state: State, timespans: Tensor) -> bool:
-        return plain_autograd()
 
     def __call__(
         self,
@@ -23,7 +20,9 @@ class TorchLSTM:
         state: State,
         timespans: Tensor,
         walk: Walk,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, State] | None:
+        if not plain_autograd():
+            return None
         x = torch.cat([walk.gather(input), walk.gather(timespans).unsqueeze(-1)], -1)
         batch_sizes = walk.batch_sizes
         gates = cell.gates

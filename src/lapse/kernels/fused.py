@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import operator
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -53,9 +55,14 @@ class _Places:
     """A walk as the library reads it."""
 
     def __init__(self, walk: Walk) -> None:
-        rows = (walk.batch_sizes, walk.at_step, walk.at_row)
-        self.arrays = [(ctypes.c_int64 * len(values))(*values) for values in rows]
-        self.pointers = [ctypes.addressof(array) for array in self.arrays]
+        self.arrays = [_integers(values) for values in (walk.batch_sizes, walk.at_step, walk.at_row)]
+        self.pointers = [array.ctypes.data for array in self.arrays]
+
+
+def _integers(values: Sequence[int]) -> np.ndarray:
+    if isinstance(values, range):
+        return np.arange(values.start, values.stop, values.step, dtype=np.int64)
+    return np.array(values, np.int64)
 
 
 @dataclass(frozen=True)

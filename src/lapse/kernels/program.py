@@ -203,6 +203,9 @@ class Program:
 
     def _choose_saved(self, states: set[int]) -> None:
         needed = set().union(*(op.values(KINDS[op.name].reads) for op in self.ops))
+        inputs = set(range(self.input.register, self.input.register + self.input.segments))
+        if needed & inputs:
+            needed |= inputs  # they are read together
         replayed: set[int] = set()
         for op in reversed(self.ops):
             made = KINDS[op.name].replays

@@ -160,7 +160,9 @@ class Plan:
         self.library = loaded
         ints = ctypes.c_int32
         ops = (_Op * len(program.ops))(*(_op(o) for o in program.ops))
-        registers = _flat([(size, int(i in program.saved)) for i, size in enumerate(program.registers)])
+        registers = _flat(
+            [(size, int(i in program.saved), program.homes[i]) for i, size in enumerate(program.registers)]
+        )
         parameters = _flat(
             [(p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset) for p in program.parameters]
         )

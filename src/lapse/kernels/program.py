@@ -20,6 +20,7 @@ MOST_SOURCES, MOST_SEGMENTS = 3, 8  # kMostSources and kMostSegments of csrc/pla
 class Kind:
     """What the backward of an operation does, by the places of its operands."""
 
+    makes: tuple[int, ...] = ()  # what the operation is there for; the rest are its arguments
     writes: tuple[int, ...] = ()  # adjoints that it writes
     reads: tuple[int, ...] = ()  # values that it looks at
     # Values that are made again in the backward pass from the other operands, which costs less than a place on the
@@ -29,33 +30,35 @@ class Kind:
 
 # The order is that of LAPSE_OPS in csrc/ops.h.
 KINDS: dict[str, Kind] = {
-    "Linear": Kind(writes=(1, 2, 3, 4), reads=(2, 3, 4)),
-    "LSTM": Kind(writes=(0, 1, 2, 3, 4), reads=(0, 1, 2, 3, 4, 7), replays=(6, 7)),
-    "Tanh": Kind(writes=(1,), reads=(0,)),
-    "Add": Kind(writes=(1, 2)),
+    "Linear": Kind(makes=(0,), writes=(1, 2, 3, 4), reads=(2, 3, 4)),
+    "LSTM": Kind(makes=(5, 6), writes=(0, 1, 2, 3, 4), reads=(0, 1, 2, 3, 4, 7), replays=(6, 7)),
+    "Tanh": Kind(makes=(0,), writes=(1,), reads=(0,)),
+    "Add": Kind(makes=(0,), writes=(1, 2)),
     "Check": Kind(),
-    "Combine": Kind(writes=(1, 2, 3, 4, 5, 6, 7, 8), replays=(0,)),
-    "Integrate": Kind(writes=(1, 2, 3, 4, 5, 6, 7, 8), reads=(2, 3, 4, 5, 6, 7, 8), replays=(0,)),
-    "TanhSlope": Kind(writes=(0, 1), reads=(0, 1), replays=(2,)),
+    "Combine": Kind(makes=(0,), writes=(1, 2, 3, 4, 5, 6, 7, 8), replays=(0,)),
+    "Integrate": Kind(makes=(0,), writes=(1, 2, 3, 4, 5, 6, 7, 8), reads=(2, 3, 4, 5, 6, 7, 8), replays=(0,)),
+    "TanhSlope": Kind(makes=(2,), writes=(0, 1), reads=(0, 1), replays=(2,)),
     "PlainSlope": Kind(reads=(0,)),
-    "Damping": Kind(reads=(0,), replays=(0, 1)),
-    "TanhExponential": Kind(writes=(0, 1, 3, 4), reads=(0, 1, 3, 4), replays=(2,)),
-    "TanhCorrection": Kind(writes=(0, 1, 3, 4), reads=(0, 3, 4), replays=(2,)),
-    "Reset": Kind(writes=(0, 1), reads=(0, 1), replays=(2,)),
-    "GRUSlope": Kind(writes=(0, 1, 2), reads=(0, 1, 2), replays=(3,)),
-    "GRUExponential": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
-    "Blend": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
-    "Fade": Kind(writes=(0, 1), reads=(0, 2)),
-    "Tick": Kind(writes=(1,), replays=(0,)),
-    "Gap": Kind(replays=(0,)),
-    "Impute": Kind(writes=(0, 1, 2, 3), reads=(0, 1, 2, 3)),
-    "Decay": Kind(writes=(0,), reads=(1,)),
-    "MemoryDecay": Kind(writes=(0, 1, 2, 3), reads=(0, 1, 2, 3, 4)),
-    "MemoryUpdate": Kind(writes=(0, 1, 2, 3, 4, 5, 6, 7, 8), reads=(0, 1, 2, 4, 5, 6, 7, 8, 10, 13)),
-    "PhasedBlend": Kind(writes=(1, 2, 3, 4), reads=(0, 1, 2, 3, 4)),
-    "TraceDecay": Kind(writes=(0,), reads=(1,), replays=(1, 2)),
-    "TraceRead": Kind(writes=(0, 1), reads=(0, 1)),
-    "TraceStore": Kind(writes=(0, 1, 2), reads=(0, 1, 2)),
+    "Damping": Kind(makes=(0, 1), reads=(0,), replays=(0, 1)),
+    "TanhExponential": Kind(makes=(2,), writes=(0, 1, 3, 4), reads=(0, 1, 3, 4), replays=(2,)),
+    "TanhCorrection": Kind(makes=(2,), writes=(0, 1, 3, 4), reads=(0, 3, 4), replays=(2,)),
+    "Reset": Kind(makes=(2,), writes=(0, 1), reads=(0, 1), replays=(2,)),
+    "GRUSlope": Kind(makes=(3,), writes=(0, 1, 2), reads=(0, 1, 2), replays=(3,)),
+    "GRUExponential": Kind(makes=(3,), writes=(0, 1, 2), reads=(0, 1, 2)),
+    "Blend": Kind(makes=(3,), writes=(0, 1, 2), reads=(0, 1, 2)),
+    "Fade": Kind(makes=(2,), writes=(0, 1), reads=(0, 2)),
+    "Tick": Kind(makes=(0,), writes=(1,), replays=(0,)),
+    "Gap": Kind(makes=(0,), replays=(0,)),
+    "Impute": Kind(makes=(4, 5, 6), writes=(0, 1, 2, 3), reads=(0, 1, 2, 3)),
+    "Decay": Kind(makes=(1,), writes=(0,), reads=(1,)),
+    "MemoryDecay": Kind(makes=(4, 5), writes=(0, 1, 2, 3), reads=(0, 1, 2, 3, 4)),
+    "MemoryUpdate": Kind(
+        makes=(9, 10, 11, 12, 13), writes=(0, 1, 2, 3, 4, 5, 6, 7, 8), reads=(0, 1, 2, 4, 5, 6, 7, 8, 10, 13)
+    ),
+    "PhasedBlend": Kind(makes=(5, 6), writes=(1, 2, 3, 4), reads=(0, 1, 2, 3, 4)),
+    "TraceDecay": Kind(makes=(1, 2), writes=(0,), reads=(1,), replays=(1, 2)),
+    "TraceRead": Kind(makes=(2,), writes=(0, 1), reads=(0, 1)),
+    "TraceStore": Kind(makes=(3, 4), writes=(0, 1, 2), reads=(0, 1, 2)),
 }
 CODES = {name: code for code, name in enumerate(KINDS)}
 
@@ -120,6 +123,9 @@ class Program:
     def __init__(self, input_size: int, input_segments: int = 1) -> None:
         self.registers: list[int] = []  # their sizes
         self.saved: set[int] = set()  # those that the tape holds
+        self.homes: list[
+            int
+        ] = []  # whose place each one's adjoint shares: its own, or that of one done with before
         self.ops: list[Op] = []
         self.parameters: list[Parameter] = []
         self.tensors: list[tuple[str, Transform]] = []
@@ -199,13 +205,31 @@ class Program:
                 known.update(spread)
         self.unread = [s for s in states if s | BEFORE not in known]
         self._choose_saved(set(states))
+        self._choose_homes(set(states) | set(self._inputs()))  # these are read and written outside
         return self
+
+    def _inputs(self) -> range:
+        return range(self.input.register, self.input.register + self.input.segments)
+
+    def _choose_homes(self, fixed: set[int]) -> None:
+        """An adjoint is done with once the operation that made its register is; fewer places stay in the cache."""
+        self.homes = list(range(len(self.registers)))
+        free: list[int] = []
+        held: set[int] = set()
+        for op in reversed(self.ops):
+            for register in sorted(op.values(op.written()) - fixed - held):
+                held.add(register)
+                fitting = [home for home in free if self.registers[home] == self.registers[register]]
+                if fitting:
+                    self.homes[register] = fitting[0]
+                    free.remove(fitting[0])
+            made = op.values(KINDS[op.name].makes) & held
+            free += sorted(self.homes[register] for register in made)
 
     def _choose_saved(self, states: set[int]) -> None:
         needed = set().union(*(op.values(KINDS[op.name].reads) for op in self.ops))
-        inputs = set(range(self.input.register, self.input.register + self.input.segments))
-        if needed & inputs:
-            needed |= inputs  # they are read together
+        if needed & set(self._inputs()):
+            needed |= set(self._inputs())  # they are read together
         replayed: set[int] = set()
         for op in reversed(self.ops):
             made = KINDS[op.name].replays

@@ -28,6 +28,7 @@ constexpr int kMostSegments = 8;  // of a matrix
 struct Register {
   int32_t size;
   int32_t saved;  // on the tape
+  int32_t home;   // the register whose place its adjoint shares, maybe itself
 };
 
 // A parameter: `segments` matrices of rows x columns one below the other (columns = 0: vectors), as they lie in tensor
@@ -72,13 +73,18 @@ struct Plan {
     for (size_t i = 0; i < registers.size(); ++i) {
       const long w = padded<T>(registers[i].size);
       width.push_back(w);
-      long& adjoint = is_state[i] ? state_width : adjoint_width;
-      place.push_back(adjoint);
-      adjoint += w;
+      if (size_t(registers[i].home) == i) {
+        long& adjoint = is_state[i] ? state_width : adjoint_width;
+        place.push_back(adjoint);
+        adjoint += w;
+      } else {
+        place.push_back(-1);
+      }
       long& end = registers[i].saved ? record_width : temporary_width;
       column.push_back(end);
       end += w;
     }
+    for (size_t i = 0; i < registers.size(); ++i) place[i] = place[registers[i].home];
     for (const Parameter& p : parameters) {
       const long wide = padded<T>(p.rows);
       forward_pack.push_back(packed_size);

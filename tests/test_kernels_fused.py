@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import lapse
 from lapse import cells
@@ -437,3 +438,40 @@ def test_workspaces_come_back() -> None:
 def test_recompute_wants_a_whole_number() -> None:
     with pytest.raises(ValueError, match="every must be a whole number"):
         recompute(every=0)
+
+
+@pytest.mark.parametrize("layout", ["rows first", "steps first", "packed", "unbatched"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_every_layout_is_read_and_written_where_it_lies(layout: str, bidirectional: bool) -> None:
+    """Against the reference, padding full of NaN, on workspaces that hold NaN from their last use."""
+    torch.manual_seed(0)
+    layer = lapse.ODELSTM(2, 5, bidirectional=bidirectional, dtype=torch.float64)
+    layer.batch_first = layout != "steps first"
+    lengths = [7] if layout == "unbatched" else [3, 7, 1, 5, 7]
+    x, spans = torch.randn(len(lengths), 9, 2).double(), torch.rand(len(lengths), 9).double()
+    for row, n in enumerate(lengths):
+        x[row, n:], spans[row, n:] = torch.nan, torch.nan
+    if layout == "steps first":
+        x, spans = x.transpose(0, 1).contiguous(), spans.transpose(0, 1).contiguous()
+    if layout == "unbatched":
+        x, spans = x[0], spans[0]
+    results = []
+    for backend in ("fused", "reference"):
+        leaves = [x.clone().requires_grad_(), spans.clone().requires_grad_()]
+        if layout == "packed":
+            pack = [pack_padded_sequence(t, lengths, batch_first=True, enforce_sorted=False) for t in leaves]
+            with lapse.backend(backend):
+                output, final = layer(pack[0], timespans=pack[1])
+            output = output.data
+        else:
+            with lapse.backend(backend):
+                output, final = layer(leaves[0], timespans=leaves[1], lengths=lengths)
+        loss = (output * torch.arange(output.numel()).view_as(output)).sum() + sum(s.sum() for s in final)
+        grads = torch.autograd.grad(loss, [*leaves, *layer.parameters()])
+        results.append([output.detach(), *final, *grads])
+        del output, final, loss
+        for size in (1, 10, 100, 1_000, 10_000):
+            workspace.borrow(size, torch.float64).fill_(torch.nan)
+    for ours, expected in zip(*results, strict=True):
+        assert bool(expected.isfinite().all())
+        torch.testing.assert_close(ours, expected)

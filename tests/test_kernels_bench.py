@@ -28,7 +28,11 @@ def test_the_command_writes_a_table_and_json(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "| ode-lstm: nn.LSTM |" in done.stdout
     result = json.loads(path.read_text())
-    assert [one["name"] for one in result["lines"]] == ["ode-lstm: nn.LSTM", "one event: reference"]
+    assert [one["name"] for one in result["lines"]] == [
+        "ode-lstm: nn.LSTM",
+        "lstm: nn.LSTM",
+        "one event: reference",
+    ]
     assert result["settings"] == {"repeats": 1, "threads": 1}
 
 

@@ -62,6 +62,15 @@ def test_changed_weights_are_noticed() -> None:
     check_step(cell)
     cell.field.gates.bias = torch.nn.Parameter(torch.ones(5))
     check_step(cell)
+    cell.field = cells.CTRNNCell(3, 5).field
+    check_step(cell)
+    cell.field.gates = cells.Gates(3, 5)
+    check_step(cell)
+    torch.nn.utils.parametrizations.weight_norm(cell.field.gates, "weight_hh")
+    check_step(cell)
+    with torch.no_grad():
+        cell.field.gates.parametrizations.weight_hh.original0.mul_(2)
+    check_step(cell)
     cell.solver = lapse.FixedStep(lapse.EULER, 1)
     check_step(cell)
     check_step(cell.double())

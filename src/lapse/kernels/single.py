@@ -1,7 +1,7 @@
 """One observation at a time: the fused step without gradients, for streams.
 
 What does not change from event to event is done once: the program, the packed weights, the arguments' layout. A call
-looks whether the weights are still the ones that were packed (the same tensors, the same versions), fills in a few
+looks whether the weights are still the ones that were packed (the same modules, tensors and versions), fills in a few
 pointers and returns new states.
 """
 
@@ -33,9 +33,10 @@ class _Ready:
         self.rows, self.dtype, self.settings = rows, dtype, settings_of(cell)
         self.solver_steps = program.solver_steps
         self.plan = plan_of(cell, dtype)
-        owners = [_owner(cell, name) for name, _ in program.tensors]
-        # What a cell computes from its settings (CT-GRU's time scales) has no owner and does not change.
-        self.weights = [(d, key, d[key], d[key]._version) for d, key in owners if key in d]
+        # Whatever the program's tensors are computed from is among these.
+        tensors = [d for m in cell.modules() for d in (m._parameters, m._buffers)]
+        self.weights = [(d, key, t, t._version) for d in tensors for key, t in d.items() if t is not None]
+        self.parts = [(m._modules, name, part) for m in cell.modules() for name, part in m.named_children()]
         self.packed = packed_weights(cell, program, self.plan)
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
@@ -57,7 +58,8 @@ class _Ready:
             len(input) == self.rows
             and input.dtype is self.dtype
             and settings_of(cell) == self.settings
-            and all(d[key] is t and t._version == version for d, key, t, version in self.weights)
+            and all(d.get(name) is part for d, name, part in self.parts)
+            and all(d.get(key) is t and t._version == version for d, key, t, version in self.weights)
         )
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
@@ -88,10 +90,3 @@ def step(cell: Cell, input: Tensor, state: State, timespan: Tensor) -> tuple[Ten
         if tensor.dtype is not ready.dtype or not tensor.is_cpu or not tensor.is_contiguous():
             return cell.step(input, state, timespan)
     return ready.step(input, state, timespan)
-
-
-def _owner(cell: Cell, name: str) -> tuple[dict[str, Any], str]:
-    """Where the cell keeps a tensor: the dict that an assignment would change."""
-    path, _, key = name.rpartition(".")
-    module = cell.get_submodule(path)
-    return (module._parameters if key in module._parameters else module._buffers), key

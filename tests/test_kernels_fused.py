@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import lapse
 from lapse import cells
 from lapse.cells import Cell
-from lapse.kernels import FUSED, native, recompute, unroll, workspace
+from lapse.cells.fields import MLPField
+from lapse.kernels import FUSED, fused, native, recompute, unroll, workspace
 from lapse.kernels.fused import Fused, program_of
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
 from lapse.walk import Walk
@@ -475,3 +476,84 @@ def test_every_layout_is_read_and_written_where_it_lies(layout: str, bidirection
     for ours, expected in zip(*results, strict=True):
         assert bool(expected.isfinite().all())
         torch.testing.assert_close(ours, expected)
+
+
+ODD = [
+    lapse.Tableau("unused slope", 2, a=((), (0.5,), (1.0, 0.0)), b=(0.25, 0.5, 0.25)),
+    lapse.Tableau("unused stage", 2, a=((), (0.5,), (1.0, 0.0)), b=(0.5, 0.0, 0.5)),
+    lapse.Tableau("no weights", 1, a=((), (0.0,)), b=(0.5, 0.5)),
+]
+
+
+@pytest.mark.parametrize("tableau", ODD, ids=lambda t: t.name)
+@pytest.mark.parametrize("cell_type", [cells.JumpODERNNCell, cells.CTRNNCell])
+def test_tableaux_of_ones_own(
+    tableau: lapse.Tableau, cell_type: type[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    cell = make(cell_type, FixedStep(tableau, 2), 2, 5)
+    inputs, sizes = arguments(cell, [4, 4, 2], torch.float64)
+    cell = cell.double()
+    weights = [torch.randn(len(inputs[0]), 5).double(), *(torch.randn_like(s) for s in inputs[2:])]
+    dirty = fused.borrow
+    monkeypatch.setattr(fused, "borrow", lambda size, dtype: dirty(size, dtype).fill_(torch.nan))
+    actual = everything("fused", cell, inputs, sizes, weights)
+    if tableau.name == "no weights":  # the reference has no notion of it; it is Euler twice over
+        cell.solver = FixedStep(EULER, 2)
+    for name, expected in everything("reference", cell, inputs, sizes, weights).items():
+        torch.testing.assert_close(actual[name], expected, msg=name)
+
+
+def test_a_change_of_threads_between_forward_and_backward() -> None:
+    torch.manual_seed(0)
+    layer, x = lapse.ODELSTM(4, 32), torch.randn(100, 20, 4, requires_grad=True)
+    grads = []
+    for forward, backward in ((1, 1), (2, 1), (1, 2)):
+        with on_threads(forward):
+            output, _ = layer(x)
+        with on_threads(backward):
+            grads.append(torch.autograd.grad(output.square().sum(), x)[0])
+    for grad in grads[1:]:
+        torch.testing.assert_close(grad, grads[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [lapse.PhasedLSTM(2, 3), lapse.GRUD(2, 3)], ids=["phased-lstm", "gru-d"])
+def test_double_backward_without_gradients_of_the_gaps(layer: lapse.RNN) -> None:
+    torch.manual_seed(0)
+    x, results = torch.randn(3, 4, 2, requires_grad=True), []
+    for backend in ("fused", "reference"):
+        with lapse.backend(backend):
+            loss = layer(x)[0].square().sum()
+        first = torch.autograd.grad(loss, list(layer.parameters()), create_graph=True, allow_unused=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first if g is not None), x)
+        results.append(second[0])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_that_is_not_the_librarys_own_takes_the_reference() -> None:
+    class Relu(MLPField):
+        def forward(self, state: Tensor) -> Tensor:
+            return self.outer(torch.relu(self.inner(state)))
+
+    class Half(torch.nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight / 2
+
+    x = torch.randn(2, 3, 3)
+    other, wide, halved, wrong = (lapse.ODERNN(3, 4, form="jump") for _ in range(4))
+    other.cells[0].field = Relu(4)
+    wide.cells[0].field.inner, wide.cells[0].field.outer = torch.nn.Linear(4, 7), torch.nn.Linear(7, 4)
+    torch.nn.utils.parametrize.register_parametrization(halved.cells[0].field.inner, "weight", Half())
+    wrong.cells[0].field = torch.nn.Linear(4, 4)
+    for layer in (other, wide, halved, wrong):
+        output, _ = layer(x)
+        with lapse.backend("reference"):
+            assert torch.equal(layer(x)[0], output)
+
+
+def test_recompute_with_more_steps_than_there_are() -> None:
+    layer, x, spans = layer_and_data()
+    with recompute(every=10**8):
+        output, _ = layer(x, timespans=spans)
+        output.sum().backward()
+    assert output.shape == (3, 4, 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -101,3 +103,46 @@ def test_a_failure_names_the_row() -> None:
     x[1] = torch.nan
     with torch.no_grad(), pytest.raises(lapse.SolverError, match="row 1"):
         kernels.step(cell, x, state, span)
+
+
+def test_wrong_shapes_are_left_to_the_cell() -> None:
+    cell = cells.CTRNNCell(3, 5)
+    x, state, span = event(cell, 4)
+    with torch.no_grad():
+        kernels.step(cell, x, state, span)
+        for wrong in ((x[:, :2].clone(), state, span), (x, (state[0][:2].clone(),), span)):
+            with pytest.raises((RuntimeError, ValueError)):
+                kernels.step(cell, *wrong)
+
+
+def test_hooks_and_data_that_come_later_are_noticed() -> None:
+    cell, calls = cells.CTRNNCell(3, 5), []
+    check_step(cell)
+    torch.nn.utils.vector_to_parameters(
+        2 * torch.nn.utils.parameters_to_vector(cell.parameters()), cell.parameters()
+    )
+    check_step(cell)
+    cell.field.register_forward_hook(lambda *a: calls.append(a))
+    x, state, span = event(cell, 1)
+    with torch.no_grad():
+        kernels.step(cell, x, state, span)
+        seen = len(calls)
+        cell.step(x, state, span)
+    assert len(calls) == 2 * seen
+
+
+def test_two_threads_step_one_cell() -> None:
+    torch.manual_seed(0)
+    cell = cells.CTRNNCell(3, 64)
+    events = [event(cell, 64) for _ in range(2)]
+    with torch.no_grad():
+        expected = [cell.step(*e)[0] for e in events]
+
+    def work(i: int) -> float:
+        with torch.no_grad():
+            return max(
+                float((kernels.step(cell, *events[i])[0] - expected[i]).abs().max()) for _ in range(200)
+            )
+
+    with ThreadPoolExecutor(2) as pool:
+        assert max(pool.map(work, range(2))) < 1e-5

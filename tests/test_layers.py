@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import lapse
 from lapse.cells import RNNDecayCell
@@ -188,3 +189,27 @@ def test_packed_gaps_follow_their_rows_however_ties_were_sorted():
 def test_what_cannot_run_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_padded_gaps_beside_a_packed_input_of_single_steps() -> None:
+    """Their shape is that of packed ones: (3, 1) for three rows of one step."""
+    torch.manual_seed(0)
+    x, spans = torch.randn(3, 1, 2), torch.rand(3, 1)
+    layer = lapse.CTRNN(2, 3)
+    packed = pack_padded_sequence(x, [1, 1, 1], batch_first=True)
+    expected, _ = layer(x, timespans=spans)
+    torch.testing.assert_close(layer(packed, timespans=spans)[0].data, expected[:, 0])
+    layer.batch_first = False
+    packed = pack_padded_sequence(x.transpose(0, 1).reshape(3, 1, 2), [3])
+    expected, _ = layer(x.reshape(3, 1, 2), timespans=spans)
+    torch.testing.assert_close(layer(packed, timespans=spans)[0].data, expected[:, 0])
+
+
+def test_packed_extras_must_fit() -> None:
+    x = pack_padded_sequence(torch.randn(3, 2, 2), [1, 2, 2], batch_first=True, enforce_sorted=False)
+    fewer = pack_padded_sequence(torch.rand(2, 2), [2, 1], batch_first=True)
+    with pytest.raises(ValueError, match="other lengths"):
+        lapse.CTRNN(2, 3)(x, timespans=fewer)
+    narrow = pack_padded_sequence(torch.ones(3, 2, 1), [1, 2, 2], batch_first=True, enforce_sorted=False)
+    with pytest.raises(ValueError, match="one flag a feature"):
+        lapse.GRUD(2, 3)(x, observed=narrow)

@@ -228,6 +228,10 @@ class RNN(nn.Module):
     def _read_mask(self, mask: Tensor, like: Tensor) -> Tensor:
         if mask.is_complex() or (mask.is_floating_point() and mask.dtype != like.dtype):
             raise TypeError(f"observed must be bool, integer or {like.dtype}, got {mask.dtype}")
+        if mask.shape != like.shape:
+            raise ValueError(
+                f"packed observed must hold one flag a feature, {tuple(like.shape)}, got {tuple(mask.shape)}"
+            )
         return mask
 
     def _check_states(self, stacks: tuple[Tensor, ...], count: int, like: Tensor, unbatched: bool) -> None:

@@ -39,6 +39,7 @@ class Walk:
         self.at_step = at_step  # of all steps that there is room for
         self.at_row = at_row
         self.device = device
+        self.of_packed = False
         self.batch_first = True  # of padded tensors beside a packed input
         # Whether flat tensors have places without a step.
         self.padded = sum(batch_sizes) < math.prod(axes)
@@ -52,7 +53,7 @@ class Walk:
         """The walk of an input (B, T, I), unbatched (T, I), or packed."""
         if isinstance(input, PackedSequence):
             walk = Walk.packed(input.batch_sizes.tolist(), input.sorted_indices, input.data.device)
-            walk.batch_first = batch_first
+            walk.of_packed, walk.batch_first = True, batch_first
             return walk
         axes = tuple(input.shape[:-1])
         count, steps = (1, *axes) if len(axes) == 1 else axes if batch_first else axes[::-1]
@@ -105,7 +106,7 @@ class Walk:
         """The caller's values (..., F) as (M, F), or (...) as (M,)."""
         if isinstance(values, PackedSequence):
             return self._repacked(values, name)
-        if tuple(values.shape[: len(self.axes)]) == self.axes:
+        if not self.of_packed:
             return values.flatten(0, len(self.axes) - 1)
         steps, rows = (
             t.to(self.device) for t in self.steps_and_rows
@@ -117,10 +118,9 @@ class Walk:
         """Packed values in this walk's layout: equal lengths may have been sorted another way."""
         count = len(self.lengths)
         theirs = torch.arange(count) if packed.unsorted_indices is None else packed.unsorted_indices.cpu()
-        where = (
-            theirs if self.order is None else theirs[self.order.cpu()]
-        )  # our i-th row is their where[i]-th
-        same = packed.batch_sizes.tolist() == self.batch_sizes and len(where) == count
+        same = packed.batch_sizes.tolist() == self.batch_sizes and len(theirs) == count
+        # Our i-th row is their where[i]-th.
+        where = theirs if self.order is None or not same else theirs[self.order.cpu()]
         if not same or not torch.equal(self.lengths[where], self.lengths):
             raise ValueError(
                 f"{name} is packed with other lengths than input; pack both with the same lengths"

@@ -76,6 +76,9 @@ class _Job:
     places: _Places
     states: int
     every: int
+    # Of the forward pass, for the backward pass too: the tape's layout depends on them, and torch's may have changed.
+    threads: int
+    block: int
 
 
 class Fused:
@@ -91,8 +94,13 @@ class Fused:
         tensors = self._tensors(cell, prepared, input, state, timespans)
         if tensors is None or prepared.program is None:
             return None
-        plan = prepared.plan(input.dtype)
-        job = _Job(cell, prepared.program, plan, walk, _Places(walk), len(state), _every.get())
+        plan, rows = prepared.plan(input.dtype), walk.batch_sizes[0]
+        work = sum(walk.batch_sizes) * prepared.program.multiplications
+        threads = torch.get_num_threads() if work > SMALL_CALL else 1
+        block = min(BLOCK_ROWS, -(-rows // threads))
+        threads = min(threads, -(-rows // block))
+        every = min(_every.get(), len(walk.batch_sizes))
+        job = _Job(cell, prepared.program, plan, walk, _Places(walk), len(state), every, threads, block)
         run: Any = _Unroll.apply
         output, *final = run(job, input, timespans, *state, *tensors)
         return output, tuple(final)
@@ -106,7 +114,12 @@ class Fused:
             return None
         if prepared.program is None or _hooked(cell):
             return None
-        tensors = tensors_of(cell, prepared.program)
+        try:
+            tensors = tensors_of(cell, prepared.program)
+        except AttributeError:  # a part was replaced by another kind
+            return None
+        if any(t.numel() != n for t, n in zip(tensors, prepared.program.tensor_sizes(), strict=True)):
+            return None
         given = (input, timespans, *state, *tensors)
         return tensors if all(_plain(t, dtype) for t in given) and native.library() is not None else None
 
@@ -167,7 +180,15 @@ def _plain(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _hooked(cell: Cell) -> bool:
-    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in cell.modules())
+    """Whether a part of the cell does more, or something else, than its class in this library says."""
+    return any(
+        m._forward_hooks
+        or m._forward_pre_hooks
+        or m._backward_hooks
+        or "parametrizations" in m._modules
+        or not type(m).__module__.startswith(("lapse.cells", "torch.nn.modules"))
+        for m in cell.modules()
+    )
 
 
 def _transformed(tensors: tuple[Tensor, ...], program: Program) -> list[Tensor]:
@@ -195,12 +216,7 @@ class _Frame:
     def __init__(self, job: _Job, input: Tensor, timespans: Tensor) -> None:
         walk = job.walk
         sizes = walk.batch_sizes
-        steps, rows = len(sizes), sizes[0]
-        work = sum(sizes) * job.program.multiplications
-        threads = torch.get_num_threads() if work > SMALL_CALL else 1
-        block = min(BLOCK_ROWS, -(-rows // threads))
-        threads = min(threads, -(-rows // block))
-        self.call = native.Call(steps, rows, block, threads, job.every)
+        self.call = native.Call(len(sizes), sizes[0], job.block, job.threads, job.every)
         self.alive: list[Any] = [input, timespans]
         call = self.call
         call.width = len(walk.at_step) if walk.padded else 0
@@ -319,7 +335,8 @@ def _backward_reference(
             _Loop(job.cell), named, (x, tuple(state), spans, job.walk), strict=False
         )
         sources = [t for t, w in zip(inputs, wanted, strict=True) if w]
-        pulled = iter(
-            torch.autograd.grad(outputs, sources, grads, create_graph=create_graph, allow_unused=True)
-        )
+        # A clock depends on the gaps alone.
+        kept = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+        ends, pull = [o for o, _ in kept], [g for _, g in kept]
+        pulled = iter(torch.autograd.grad(ends, sources, pull, create_graph=create_graph, allow_unused=True))
     return [next(pulled) if w else None for w in wanted]

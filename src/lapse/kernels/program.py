@@ -191,6 +191,13 @@ class Program:
         )
         self.multiplications += sum(m.segments * m.rows * m.columns for m in matrices)
 
+    def tensor_sizes(self) -> list[int]:
+        """How many elements each of ``tensors`` must have."""
+        sizes = [0] * len(self.tensors)
+        for p in self.parameters:
+            sizes[p.tensor] = p.segments * p.rows * p.stride
+        return sizes
+
     def finish(self) -> Program:
         """Work out who stores and who adds in the backward pass, and what it needs of the forward pass."""
         states = [p.register + i for p in self.states for i in range(p.segments)]
@@ -203,6 +210,8 @@ class Program:
                 op.add[i] = spread[0] in known
                 assert all((r in known) == op.add[i] for r in spread), f"{op.name}: a group in two minds"
                 known.update(spread)
+            lost = op.values(KINDS[op.name].makes) - known if written else set()
+            assert not lost, f"{op.name} makes {lost}, which nothing looks at: it would have no adjoint"
         self.unread = [s for s in states if s | BEFORE not in known]
         self._choose_saved(set(states))
         self._choose_homes(set(states) | set(self._inputs()))  # these are read and written outside

@@ -2,12 +2,13 @@
 
 What does not change from event to event is done once: the program, the packed weights, the arguments' layout. A call
 looks whether the weights are still the ones that were packed (the same modules, tensors and versions), fills in a few
-pointers and returns new states.
+pointers and returns new states. A change through ``weight.data.copy_()`` leaves no trace, so it goes unseen.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,7 +36,13 @@ class _Ready:
         self.plan = plan_of(cell, dtype)
         # Whatever the program's tensors are computed from is among these.
         tensors = [d for m in cell.modules() for d in (m._parameters, m._buffers)]
-        self.weights = [(d, key, t, t._version) for d in tensors for key, t in d.items() if t is not None]
+        self.weights = [
+            (d, key, t, t._version, t.data_ptr()) for d in tensors for key, t in d.items() if t is not None
+        ]
+        modules = list(cell.modules())
+        self.hooks = [d for m in modules for d in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks)]
+        self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
+        self.shapes = [(rows, program.input.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
         self.parts = [(m._modules, name, part) for m in cell.modules() for name, part in m.named_children()]
         self.packed = packed_weights(cell, program, self.plan)
         count = len(program.states)
@@ -59,7 +66,11 @@ class _Ready:
             and input.dtype is self.dtype
             and settings_of(cell) == self.settings
             and all(d.get(name) is part for d, name, part in self.parts)
-            and all(d.get(key) is t and t._version == version for d, key, t, version in self.weights)
+            and not any(self.hooks)
+            and all(
+                d.get(key) is t and t._version == version and t.data_ptr() == place
+                for d, key, t, version, place in self.weights
+            )
         )
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
@@ -86,7 +97,11 @@ def step(cell: Cell, input: Tensor, state: State, timespan: Tensor) -> tuple[Ten
         if not _FUSED.covers(cell, input, state, timespan):
             return cell.step(input, state, timespan)
         ready = _ready[cell] = _Ready(cell, len(input), input.dtype)
-    for tensor in (input, timespan, *state):
+    given = (input, timespan, *state)
+    if [t.shape for t in given] != ready.shapes:
+        return cell.step(input, state, timespan)
+    for tensor in given:
         if tensor.dtype is not ready.dtype or not tensor.is_cpu or not tensor.is_contiguous():
             return cell.step(input, state, timespan)
-    return ready.step(input, state, timespan)
+    with ready.lock:
+        return ready.step(input, state, timespan)

@@ -136,12 +136,20 @@ def stages_of(tableau: Tableau) -> list[tuple[tuple[float, ...], float]]:
     return stages
 
 
+def looked_at(stages: list[tuple[tuple[float, ...], float]], i: int, last: bool = False) -> bool:
+    """Whether a later stage has a weight for the slope of stage ``i``, or the step itself unless it is the last."""
+    return (stages[i][1] != 0.0 and not last) or any(weights[i] != 0.0 for weights, _ in stages[i + 1 :])
+
+
 def runge_kutta(p: Program, solver: FixedStep, field: Field, size: int, y: int, out: int) -> None:
     slopes: list[int] = []
     stages = stages_of(solver.tableau)
-    for weights, _ in stages:
+    for i, (weights, _) in enumerate(stages):
+        if not looked_at(stages, i):
+            slopes.append(NONE)
+            continue
         point = y
-        if slopes:
+        if any(weights):
             point = p.register(size)
             combine(p, solver.steps, point, y, slopes, weights)
         slopes.append(field.slope(p, point, solver.steps))
@@ -166,14 +174,18 @@ def solve_mlp(p: Program, solver: Solver, name: str, y: int, out: int) -> bool:
         slopes: list[int] = []
         tanhs: list[int] = []
         for i, (weights, _) in enumerate(stages):
+            if not looked_at(stages, i):
+                slopes.append(NONE)
+                tanhs.append(NONE)
+                continue
             point, t = u, p.register(n)
-            if slopes:
+            if any(weights):
                 point = p.register(n)
                 combine(p, steps, point, u, slopes, weights)
             p.emit("Tanh", t, point)
             tanhs.append(t)
-            if step < steps - 1 or i < len(stages) - 1:
-                slopes.append(p.register(n))
+            slopes.append(p.register(n) if looked_at(stages, i, last=step == steps - 1) else NONE)
+            if slopes[-1] != NONE:
                 p.linear(slopes[-1], (t, feedback), bias=feedback_bias)
                 p.emit("PlainSlope", slopes[-1], numbers=[steps])
         own = [b for _, b in stages]

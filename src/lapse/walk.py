@@ -53,7 +53,7 @@ class Walk:
         """The walk of an input (B, T, I), unbatched (T, I), or packed."""
         if isinstance(input, PackedSequence):
             walk = Walk.packed(input.batch_sizes.tolist(), input.sorted_indices, input.data.device)
-            walk.of_packed, walk.batch_first = True, batch_first
+            walk.batch_first = batch_first
             return walk
         axes = tuple(input.shape[:-1])
         count, steps = (1, *axes) if len(axes) == 1 else axes if batch_first else axes[::-1]
@@ -79,7 +79,9 @@ class Walk:
         lengths = (sizes.unsqueeze(1) > torch.arange(batch_sizes[0])).sum(0)
         at_step = [0, *itertools.accumulate(batch_sizes[:-1])]
         axes, at_row = (sum(batch_sizes),), range(batch_sizes[0])
-        return Walk(axes, lengths, order, batch_sizes, at_step, at_row, torch.device(device))
+        walk = Walk(axes, lengths, order, batch_sizes, at_step, at_row, torch.device(device))
+        walk.of_packed = True
+        return walk
 
     @property
     def steps_and_rows(self) -> tuple[Tensor, Tensor]:
@@ -108,9 +110,8 @@ class Walk:
             return self._repacked(values, name)
         if not self.of_packed:
             return values.flatten(0, len(self.axes) - 1)
-        steps, rows = (
-            t.to(self.device) for t in self.steps_and_rows
-        )  # of a packed input, and these are padded
+        # Beside a packed input a plain tensor is padded.
+        steps, rows = (t.to(self.device) for t in self.steps_and_rows)
         rows = rows if self.order is None else self.order[rows]
         return values[(rows, steps) if self.batch_first else (steps, rows)]
 

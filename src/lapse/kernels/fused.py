@@ -112,7 +112,7 @@ class Fused:
         dtype = input.dtype
         if dtype not in (torch.float32, torch.float64) or not plain_autograd():
             return None
-        if prepared.program is None or _hooked(cell):
+        if prepared.program is None or _altered(cell):
             return None
         try:
             tensors = tensors_of(cell, prepared.program)
@@ -179,8 +179,8 @@ def _plain(tensor: Tensor, dtype: torch.dtype) -> bool:
     )
 
 
-def _hooked(cell: Cell) -> bool:
-    """Whether a part of the cell does more, or something else, than its class in this library says."""
+def _altered(cell: Cell) -> bool:
+    """Whether a part of the cell may do something else than its class in this library or in torch says."""
     return any(
         m._forward_hooks
         or m._forward_pre_hooks

@@ -19,7 +19,8 @@ from lapse import cells
 from lapse.cells import Cell
 from lapse.cells.fields import MLPField
 from lapse.kernels import FUSED, fused, native, recompute, unroll, workspace
-from lapse.kernels.fused import Fused, program_of
+from lapse.kernels.fused import Fused
+from lapse.kernels.prepared import prepare
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
 from lapse.walk import Walk
 
@@ -147,6 +148,54 @@ def test_parity_of_random_shapes(cell_type: type[Cell], solver: Solver | None, s
     input_size, hidden_size, rows = (int(torch.randint(1, n, ())) for n in (20, 70, 100))
     lengths = sorted(torch.randint(1, 12, (rows,)).tolist(), reverse=True)
     check_parity(make(cell_type, solver, input_size, hidden_size), lengths, torch.float64)
+
+
+@pytest.mark.parametrize(("cell_type", "solver"), DEFAULTS)
+def test_rows_that_start_from_zeros(
+    cell_type: type[Cell], solver: Solver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no state, with zeros, and with zeros whose gradient is asked for: what is left out makes no difference."""
+    torch.manual_seed(0)
+    cell = make(cell_type, solver, 2, 5).double()
+    inputs, sizes = arguments(cell, [4, 4, 2, 1], torch.float64)
+    x, spans, *_ = inputs
+    zeros = cell.initial_state(4, dtype=torch.float64)
+    dirty = fused.borrow
+    monkeypatch.setattr(fused, "borrow", lambda size, dtype: dirty(size, dtype).fill_(torch.nan))
+    starts = [None, zeros, tuple(z.clone().requires_grad_() for z in zeros)]
+    for start in starts:
+        results = []
+        for backend in ("fused", "reference"):
+            with lapse.backend(backend):
+                output, final = unroll(cell, x, start, spans, Walk.packed(sizes))
+            asked = [*cell.parameters(), *(t for t in start or () if t.requires_grad)]
+            loss = output.square().sum() + sum(f.square().sum() for f in final)
+            grads = torch.autograd.grad(loss, asked, allow_unused=True, materialize_grads=True)
+            results.append([output, *final, *grads])
+        for ours, expected in zip(*results, strict=True):
+            torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("looked_at", ["output", "h", "c"])
+@pytest.mark.parametrize("asked", ["input", "spans", "parameters"])
+def test_gradients_of_a_part_and_for_a_part(looked_at: str, asked: str) -> None:
+    torch.manual_seed(0)
+    layer = lapse.ODELSTM(2, 5, dtype=torch.float64)
+    results = []
+    x, spans = torch.randn(3, 6, 2).double(), torch.rand(3, 6).double()
+    leaves = {"input": [x], "spans": [spans], "parameters": list(layer.parameters())}[asked]
+    layer.requires_grad_(asked == "parameters")
+    for leaf in leaves:
+        leaf.requires_grad_()
+    for backend in ("fused", "reference"):
+        with lapse.backend(backend):
+            output, (h, c) = layer(x, timespans=spans, lengths=[6, 2, 4])
+        end = {"output": output, "h": h, "c": c}[looked_at]
+        results.append(
+            torch.autograd.grad(end.square().sum(), leaves, allow_unused=True, materialize_grads=True)
+        )
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected)
 
 
 @pytest.mark.parametrize(("cell_type", "solver"), CASES)
@@ -421,7 +470,7 @@ def test_a_cell_with_a_program_can_be_copied_and_saved(tmp_path: Path) -> None:
 def test_every_fused_cell_has_a_program() -> None:
     for cell_type, kernels in FUSED.items():
         assert isinstance(kernels[0], Fused)
-        assert program_of(cell_type(2, 3)) is not None
+        assert prepare(cell_type(2, 3)).program is not None
 
 
 def test_workspaces_come_back() -> None:
@@ -429,11 +478,11 @@ def test_workspaces_come_back() -> None:
     for _ in range(3):
         layer(x, timespans=spans)[0].sum().backward()
     gc.collect()
-    idle = sum(len(raw) for raw in workspace._idle.values())
+    idle = sum(size * len(idle) for size, idle in workspace._idle.items())
     for _ in range(3):
         layer(x, timespans=spans)[0].sum().backward()
     gc.collect()
-    assert sum(len(raw) for raw in workspace._idle.values()) == idle
+    assert sum(size * len(idle) for size, idle in workspace._idle.items()) == idle
 
 
 def test_recompute_wants_a_whole_number() -> None:

@@ -107,18 +107,18 @@ class RNN(nn.Module):
         mask = None if observed is None else self._read_mask(walk.flat(observed, "observed"), data)
         check_values(walk, data, mask)
         unbatched = isinstance(input, Tensor) and input.dim() == 2
-        states = self._read_states(hx, walk, data, unbatched)
+        given = self._read_states(hx, walk, data, unbatched)
         try:
-            output, states = self._run(walk, data, spans, mask, states)
+            output, states = self._run(walk, data, spans, mask, given)
         except SolverError as error:
             raise error.at_row(walk.original_row(error.row)) from None
         final = self._write_states(states, walk, unbatched)
         if isinstance(input, PackedSequence):
             return input._replace(data=output), final
-        return output.unflatten(0, walk.axes), final
+        return output.view(*walk.axes, -1), final
 
     def _run(
-        self, walk: Walk, data: Tensor, spans: Tensor, observed: Tensor | None, states: list[State]
+        self, walk: Walk, data: Tensor, spans: Tensor, observed: Tensor | None, given: list[State | None]
     ) -> tuple[Tensor, list[State]]:
         directions = 2 if self.bidirectional else 1
         final: list[State] = []
@@ -128,11 +128,11 @@ class RNN(nn.Module):
                 cell = self._cell(len(final))
                 x = cell.prepare(data, observed)
                 if direction == 0:
-                    output, state = unroll(cell, x, states[len(final)], spans, walk)
+                    output, state = unroll(cell, x, given[len(final)], spans, walk)
                 else:
                     flip, back = walk.flip(), walk.reversed_spans(spans)
                     x = x.index_select(0, flip)
-                    output, state = unroll(cell, x, states[len(final)], back, walk)
+                    output, state = unroll(cell, x, given[len(final)], back, walk)
                     output = output.index_select(0, flip)
                 outputs.append(output)
                 final.append(state)
@@ -147,12 +147,14 @@ class RNN(nn.Module):
             raise TypeError(f"cell must make a lapse.cells.Cell, got {type(cell).__name__}")
         return cell
 
-    def _read_states(self, hx: Hidden | None, walk: Walk, like: Tensor, unbatched: bool) -> list[State]:
-        """One state per cell, rows in walking order; the cell's own initial state if none was given."""
-        count = len(walk.lengths)
-        cells = [self._cell(i) for i in range(len(self.cells))]
+    def _read_states(
+        self, hx: Hidden | None, walk: Walk, like: Tensor, unbatched: bool
+    ) -> list[State | None]:
+        """One state per cell, rows in walking order; None, the cell's own initial state, if none was given."""
         if hx is None:
-            return [c.initial_state(count, device=like.device, dtype=like.dtype) for c in cells]
+            return [None] * len(self.cells)
+        count = walk.batch_sizes[0]
+        cells = [self._cell(i) for i in range(len(self.cells))]
         stacks = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         self._check_states(stacks, count, like, unbatched)
         stacks = tuple(walk.sort(s.unsqueeze(1) if unbatched else s, 1) for s in stacks)
@@ -200,11 +202,11 @@ class RNN(nn.Module):
             )
         if data.numel() == 0:
             raise ValueError(f"input is empty: {tuple(data.shape)}; leave out batches without rows or steps")
-        weight = next(self.parameters())
-        if data.dtype != weight.dtype:
+        dtype = next(self.cells.parameters()).dtype
+        if data.dtype != dtype:
             raise TypeError(
-                f"input is {data.dtype} and the layer's weights are {weight.dtype}; convert one, for example "
-                f"input.to({weight.dtype})"
+                f"input is {data.dtype} and the layer's weights are {dtype}; convert one, for example "
+                f"input.to({dtype})"
             )
 
     def _check_shape(self, name: str, given: object, input: Tensor | PackedSequence, drop: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
@@ -25,7 +27,7 @@ class Walk:
     def __init__(
         self,
         axes: tuple[int, ...],
-        lengths: Tensor,
+        lengths: Tensor | None,
         order: Tensor | None,
         batch_sizes: list[int],
         at_step: Sequence[int],
@@ -33,7 +35,6 @@ class Walk:
         device: torch.device,
     ) -> None:
         self.axes = axes  # of the caller's tensors, without the last
-        self.lengths = lengths  # (B,), sorted, on the CPU
         self.order = order
         self.batch_sizes = batch_sizes
         self.at_step = at_step  # of all steps that there is room for
@@ -43,6 +44,7 @@ class Walk:
         self.batch_first = True  # of padded tensors beside a packed input
         # Whether flat tensors have places without a step.
         self.padded = sum(batch_sizes) < math.prod(axes)
+        self._lengths = lengths
         self._steps_and_rows: tuple[Tensor, Tensor] | None = None
         self._index: Tensor | None = None
 
@@ -56,19 +58,28 @@ class Walk:
             walk.batch_first = batch_first
             return walk
         axes = tuple(input.shape[:-1])
-        count, steps = (1, *axes) if len(axes) == 1 else axes if batch_first else axes[::-1]
-        row_stride, step_stride = (steps, 1) if batch_first or len(axes) == 1 else (1, count)
-        at_step = range(0, steps * step_stride, step_stride)
+        if lengths is None and not torch.compiler.is_compiling():
+            return _dense_again(axes, batch_first, input.device)
         if lengths is None:
-            at_row: Sequence[int] = range(0, count * row_stride, row_stride)
-            dense = torch.full((count,), steps)
-            return Walk(axes, dense, None, [count] * steps, at_step, at_row, input.device)
+            return Walk.dense(axes, batch_first, input.device)
+        count, steps, row_stride, step_stride = _strides(axes, batch_first)
+        at_step = range(0, steps * step_stride, step_stride)
         lengths, order = torch.sort(check_lengths(lengths, count, steps), descending=True, stable=True)
         alive = lengths.unsqueeze(0) > torch.arange(int(lengths[0])).unsqueeze(1)  # (T, B)
         at_row = (order * row_stride).tolist()
         return Walk(
             axes, lengths, order.to(input.device), alive.sum(1).tolist(), at_step, at_row, input.device
         )
+
+    @staticmethod
+    def dense(axes: tuple[int, ...], batch_first: bool, device: torch.device) -> Walk:
+        """The walk of rows that all have every step."""
+        count, steps, row_stride, step_stride = _strides(axes, batch_first)
+        at_step, at_row = (
+            range(0, steps * step_stride, step_stride),
+            range(0, count * row_stride, row_stride),
+        )
+        return Walk(axes, None, None, [count] * steps, at_step, at_row, device)
 
     @staticmethod
     def packed(
@@ -82,6 +93,27 @@ class Walk:
         walk = Walk(axes, lengths, order, batch_sizes, at_step, at_row, torch.device(device))
         walk.of_packed = True
         return walk
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,), sorted, on the CPU."""
+        if self._lengths is None:
+            self._lengths = torch.full((self.batch_sizes[0],), len(self.batch_sizes))
+        return self._lengths
+
+    @property
+    def pointers(self) -> list[int]:
+        """Where compiled code finds ``batch_sizes``, ``at_step`` and ``at_row``, as long as the walk lives."""
+        places: tuple[list[int], list[np.ndarray]] | None = self.__dict__.get("places")
+        if places is None:
+            arrays = [
+                np.asarray(values, np.int64) for values in (self.batch_sizes, self.at_step, self.at_row)
+            ]
+            pointers = [array.ctypes.data for array in arrays]
+            places = self.__dict__.setdefault(
+                "places", (pointers, arrays)
+            )  # another thread may have been first
+        return places[0]
 
     @property
     def steps_and_rows(self) -> tuple[Tensor, Tensor]:
@@ -117,7 +149,7 @@ class Walk:
 
     def _repacked(self, packed: PackedSequence, name: str) -> Tensor:
         """Packed values in this walk's layout: equal lengths may have been sorted another way."""
-        count = len(self.lengths)
+        count = self.batch_sizes[0]
         theirs = torch.arange(count) if packed.unsorted_indices is None else packed.unsorted_indices.cpu()
         same = packed.batch_sizes.tolist() == self.batch_sizes and len(theirs) == count
         # Our i-th row is their where[i]-th.
@@ -186,6 +218,18 @@ class Walk:
         """The place of a walked step, in the caller's numbering."""
         steps, rows = self.steps_and_rows
         return f"row {self.original_row(int(rows[index]))}, step {int(steps[index])}"
+
+
+def _strides(axes: tuple[int, ...], batch_first: bool) -> tuple[int, int, int, int]:
+    """Rows and steps of a padded tensor, and how far apart they lie."""
+    if len(axes) == 1:
+        return 1, axes[0], axes[0], 1
+    first, second = axes
+    return (first, second, second, 1) if batch_first else (second, first, 1, second)
+
+
+# A training loop walks the same shape again and again, and nobody changes a walk.
+_dense_again = functools.lru_cache(maxsize=16)(Walk.dense)
 
 
 def check_lengths(lengths: Tensor | Sequence[int], count: int, steps: int) -> Tensor:

@@ -23,7 +23,7 @@ class Kernel(Protocol):
     """A fused loop for one type of cell, with the reference's signature."""
 
     def __call__(
-        self, cell: Any, input: Tensor, state: State, timespans: Tensor, walk: Walk, /
+        self, cell: Any, input: Tensor, state: State | None, timespans: Tensor, walk: Walk, /
     ) -> tuple[Tensor, State] | None:
         """None where it does not cover the call: solver, dtype, device, kind of differentiation."""
         ...
@@ -59,7 +59,9 @@ class backend:
         _backend.reset(self._token)
 
 
-def unroll(cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Walk) -> tuple[Tensor, State]:
+def unroll(
+    cell: Cell, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+) -> tuple[Tensor, State]:
     """Run ``cell`` along a batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
         return unroll_reference(cell, input, state, timespans, walk)

@@ -52,7 +52,7 @@ class Call(ctypes.Structure):
     """The arguments of one run, as ``csrc/run.cpp`` has them."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "input_gradient", "width")),
+        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "width")),
         *(
             (name, ctypes.c_void_p)
             for name in (
@@ -136,8 +136,14 @@ def library() -> ctypes.CDLL | None:
         for name in ("plan", "free", "packed_size", "pack", "sizes", "forward", "backward", "apply"):
             function = getattr(loaded, f"lapse_{name}_{kind}")
             function.restype = function.restype if name in ("plan", "packed_size") else None
-        for name in ("forward", "backward"):
-            getattr(loaded, f"lapse_{name}_{kind}").argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        pointer = ctypes.c_void_p
+        for name, more in {
+            "forward": (),
+            "backward": (),
+            "sizes": (pointer,),
+            "pack": (pointer, ctypes.c_int32),
+        }.items():
+            getattr(loaded, f"lapse_{name}_{kind}").argtypes = (pointer, pointer, *more)
     return loaded
 
 
@@ -177,6 +183,7 @@ class Plan:
         )  # fmt: skip
         self.packed_size: int = self.function("packed_size")(self.handle)
         self.forward, self.backward = self.function("forward"), self.function("backward")
+        self._sizes, self._pack = self.function("sizes"), self.function("pack")
         self._free = self.function("free")
 
     def __del__(self) -> None:
@@ -188,14 +195,14 @@ class Plan:
 
     def sizes(self, call: Call) -> tuple[int, int, int]:
         """How many elements the tape, the forward's scratch and the backward's scratch need."""
-        counts = [ctypes.c_int64() for _ in range(3)]
-        self.function("sizes")(self.handle, ctypes.byref(call), *(ctypes.byref(c) for c in counts))
-        tape, forward, backward = (c.value for c in counts)
+        counts = (ctypes.c_int64 * 3)()
+        self._sizes(self.handle, ctypes.addressof(call), ctypes.addressof(counts))
+        tape, forward, backward = counts
         return tape, forward, backward
 
     def pack(self, tensors: list[torch.Tensor], packed: torch.Tensor, *, backward: bool) -> None:
-        pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
-        self.function("pack")(self.handle, pointers, ctypes.c_void_p(packed.data_ptr()), int(backward))
+        pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+        self._pack(self.handle, ctypes.addressof(pointers), packed.data_ptr(), backward)
 
 
 def _op(op: Any) -> _Op:

@@ -9,13 +9,21 @@ from lapse.cells import Cell, State
 from lapse.walk import Walk
 
 
-def unroll(cell: Cell, input: Tensor, state: State, timespans: Tensor, walk: Walk) -> tuple[Tensor, State]:
+def initial_state(cell: Cell, input: Tensor, walk: Walk) -> State:
+    """The cell's own, a row for each row of the batch."""
+    return cell.initial_state(walk.batch_sizes[0], device=input.device, dtype=input.dtype)
+
+
+def unroll(
+    cell: Cell, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+) -> tuple[Tensor, State]:
     """Run ``cell`` along the rows of a batch, as ``walk`` lays them out.
 
-    ``input`` (M, I) and ``timespans`` (M,) are flat; ``state`` has a row for each row of the batch, in walking order.
-    Returns the outputs (M, H), zeros where there is no step, and each row's state after its last step. A row that has
-    ended is not computed again.
+    ``input`` (M, I) and ``timespans`` (M,) are flat; ``state`` has a row for each row of the batch, in walking order,
+    and is the cell's own initial one if there is none. Returns the outputs (M, H), zeros where there is no step, and
+    each row's state after its last step. A row that has ended is not computed again.
     """
+    state = initial_state(cell, input, walk) if state is None else state
     sizes = walk.batch_sizes
     ended: list[State] = []
     outputs = []

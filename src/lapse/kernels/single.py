@@ -17,8 +17,9 @@ from torch import Tensor
 
 from lapse.cells import Cell, State
 from lapse.kernels import native
-from lapse.kernels.fused import Fused, packed_weights, plan_of, program_of, settings_of
+from lapse.kernels.fused import Fused
 from lapse.kernels.plain import plain_autograd
+from lapse.kernels.prepared import prepare, transformed
 from lapse.kernels.steps import STEPS
 from lapse.solvers import not_finite
 
@@ -29,22 +30,22 @@ class _Ready:
     """A cell made ready for steps of one batch size and dtype."""
 
     def __init__(self, cell: Cell, rows: int, dtype: torch.dtype) -> None:
-        program = program_of(cell)
+        self.prepared = prepare(cell)
+        program, tensors = self.prepared.program, self.prepared.tensors(cell)
         assert program is not None
-        self.rows, self.dtype, self.settings = rows, dtype, settings_of(cell)
+        assert tensors is not None
+        self.rows, self.dtype = rows, dtype
         self.solver_steps = program.solver_steps
-        self.plan = plan_of(cell, dtype)
+        self.plan = self.prepared.plan(dtype)
         # Whatever the program's tensors are computed from is among these.
-        tensors = [d for m in cell.modules() for d in (m._parameters, m._buffers)]
+        places = [d for m in cell.modules() for d in (m._parameters, m._buffers)]
         self.weights = [
-            (d, key, t, t._version, t.data_ptr()) for d in tensors for key, t in d.items() if t is not None
+            (d, key, t, t._version, t.data_ptr()) for d in places for key, t in d.items() if t is not None
         ]
-        modules = list(cell.modules())
-        self.hooks = [d for m in modules for d in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks)]
         self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
         self.shapes = [(rows, program.input.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
-        self.parts = [(m._modules, name, part) for m in cell.modules() for name, part in m.named_children()]
-        self.packed = packed_weights(cell, program, self.plan)
+        self.packed = torch.empty(self.plan.packed_size, dtype=dtype)
+        self.plan.pack(transformed(tensors, program), self.packed, backward=False)
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
         self.output = torch.empty(rows, cell.hidden_size, dtype=dtype)
@@ -64,9 +65,8 @@ class _Ready:
         return (
             len(input) == self.rows
             and input.dtype is self.dtype
-            and settings_of(cell) == self.settings
-            and all(d.get(name) is part for d, name, part in self.parts)
-            and not any(self.hooks)
+            and self.prepared.serves(cell)
+            and not any(self.prepared.hooks)
             and all(
                 d.get(key) is t and t._version == version and t.data_ptr() == place
                 for d, key, t, version, place in self.weights

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lapse.cells import AugmentedLSTMCell, State
 from lapse.kernels.plain import plain_autograd
+from lapse.kernels.reference import initial_state
 from lapse.walk import Walk
 
 
@@ -17,7 +18,7 @@ class TorchLSTM:
         self,
         cell: AugmentedLSTMCell,
         input: Tensor,
-        state: State,
+        state: State | None,
         timespans: Tensor,
         walk: Walk,
     ) -> tuple[Tensor, State] | None:
@@ -27,7 +28,7 @@ class TorchLSTM:
         batch_sizes = walk.batch_sizes
         gates = cell.gates
         weights = [gates.weight_ih, gates.weight_hh, gates.bias, torch.zeros_like(gates.bias)]
-        hx = [s.unsqueeze(0) for s in state]
+        hx = [s.unsqueeze(0) for s in state or initial_state(cell, input, walk)]
         rest = (
             weights,
             True,

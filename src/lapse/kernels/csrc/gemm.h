@@ -29,8 +29,9 @@ struct Product {
   long init_row = 0;
 };
 
+// By value: a store may alias anything, so what lies behind a reference would be loaded again after each of them.
 template <class T, int ROWS, int VECTORS>
-inline void tile(const Product<T>& p, long row, long column) {
+LAPSE_INLINE void tile(const Product<T> p, long row, long column) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[ROWS][VECTORS];
   const T* init = p.init ? p.init + row * p.init_row + column : nullptr;
@@ -66,30 +67,33 @@ inline void tile(const Product<T>& p, long row, long column) {
     for (int v = 0; v < VECTORS; ++v) store(c + r * p.c_row + v * L, sum[r][v]);
 }
 
+template <class T, int ROWS, int VECTORS>
+inline void tiles(const Product<T> p, long row, long column, long count) {
+  for (; count > 0; --count, row += ROWS) tile<T, ROWS, VECTORS>(p, row, column);
+}
+
+// `count` tiles of `height` rows, one below the other.
 template <class T, int VECTORS>
-inline void tile(const Product<T>& p, long row, long column, int rows) {
+inline void tiles(const Product<T>& p, long row, long column, long count, long height) {
   static_assert(kTileRows <= 8, "a case for every height");
-  switch (rows) {
-    case 1: return tile<T, 1, VECTORS>(p, row, column);
-    case 2: return tile<T, 2, VECTORS>(p, row, column);
-    case 3: return tile<T, 3, VECTORS>(p, row, column);
-    case 4: return tile<T, 4, VECTORS>(p, row, column);
-    case 5: return tile<T, kTileRows >= 5 ? 5 : 1, VECTORS>(p, row, column);
-    case 6: return tile<T, kTileRows >= 6 ? 6 : 1, VECTORS>(p, row, column);
-    case 7: return tile<T, kTileRows >= 7 ? 7 : 1, VECTORS>(p, row, column);
-    default: return tile<T, kTileRows >= 8 ? 8 : 1, VECTORS>(p, row, column);
+  switch (height) {
+    case 1: return tiles<T, 1, VECTORS>(p, row, column, count);
+    case 2: return tiles<T, 2, VECTORS>(p, row, column, count);
+    case 3: return tiles<T, 3, VECTORS>(p, row, column, count);
+    case 4: return tiles<T, 4, VECTORS>(p, row, column, count);
+    case 5: return tiles<T, kTileRows >= 5 ? 5 : 1, VECTORS>(p, row, column, count);
+    case 6: return tiles<T, kTileRows >= 6 ? 6 : 1, VECTORS>(p, row, column, count);
+    case 7: return tiles<T, kTileRows >= 7 ? 7 : 1, VECTORS>(p, row, column, count);
+    default: return tiles<T, kTileRows >= 8 ? 8 : 1, VECTORS>(p, row, column, count);
   }
 }
 
 // A panel of columns against all rows, in tiles of nearly equal height.
 template <class T, int VECTORS>
 inline void panel(const Product<T>& p, long rows, long column) {
-  long row = 0;
-  for (long tiles = (rows + kTileRows - 1) / kTileRows; tiles > 0; --tiles) {
-    const long height = (rows - row + tiles - 1) / tiles;
-    tile<T, VECTORS>(p, row, column, int(height));
-    row += height;
-  }
+  const long count = (rows + kTileRows - 1) / kTileRows, height = rows / count, tall = rows % count;
+  if (tall) tiles<T, VECTORS>(p, 0, column, tall, height + 1);
+  tiles<T, VECTORS>(p, tall * (height + 1), column, count - tall, height);
 }
 
 template <class T>
@@ -97,7 +101,7 @@ inline void multiply(const Product<T>& p, long rows, long columns) {
   constexpr long L = kLanes<T>;
   long column = 0;
   // Few rows would leave most sums' registers idle; a B that is not packed can be taken in wider panels.
-  if (rows <= kTileRows / 2 && p.factors[0].b_row)
+  if (rows <= kTileRows / 2 && p.count && p.factors[0].b_row)
     for (; columns - column >= 4 * L; column += 4 * L) panel<T, 4>(p, rows, column);
   for (; columns - column >= 2 * L; column += 2 * L) panel<T, 2>(p, rows, column);
   if (column < columns) panel<T, 1>(p, rows, column);
@@ -137,9 +141,12 @@ template <class T>
 inline void pack(T* to, const T* from, long depth, long columns, long depth_stride, long column_stride, long padded) {
   constexpr long L = kLanes<T>;
   for (long j = 0; j < padded; j += 2 * L) {
-    const long width = std::min(2 * L, padded - j);
-    for (long k = 0; k < depth; ++k)
-      for (long i = 0; i < width; ++i) *to++ = j + i < columns ? from[k * depth_stride + (j + i) * column_stride] : T(0);
+    const long width = std::min(2 * L, padded - j), filled = std::clamp(columns - j, 0L, width);
+    for (long k = 0; k < depth; ++k, to += width) {
+      const T* row = from + k * depth_stride + j * column_stride;
+      for (long i = 0; i < filled; ++i) to[i] = row[i * column_stride];
+      std::fill(to + filled, to + width, T(0));
+    }
   }
 }
 

@@ -66,13 +66,14 @@ struct Linear {
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
-    const int count = sources(op);
     for (long g = 0; g < segments; ++g) {
       Factor<T> factors[kMostSources];
-      for (int i = 0; i < count; ++i) {
+      int count = 0;
+      for (int i = 0; i < sources(op); ++i) {
+        if (s.fresh && (op.reg[X + i] & kBefore)) continue;
         const long depth = s.plan->parameters[op.par[WEIGHT + i]].columns;
-        factors[i] = {depth, s.value(op.reg[X + i]), s.width(op.reg[X + i]), 1,
-                      s.parameter(op.par[WEIGHT + i]) + g * depth * width};
+        factors[count++] = {depth, s.value(op.reg[X + i]), s.width(op.reg[X + i]), 1,
+                            s.parameter(op.par[WEIGHT + i]) + g * depth * width};
       }
       Product<T> p{factors, count, s.value(op.reg[Y] + g), width};
       if (op.reg[BASE] != kNone)
@@ -106,15 +107,16 @@ struct Linear {
       const Parameter& w = s.plan->parameters[op.par[WEIGHT + i]];
       const int32_t x = op.reg[X + i];
       const long x_width = s.width(x);
+      const bool fresh = s.fresh && (x & kBefore);
       Factor<T> factors[kMostSegments];
       for (long g = 0; g < segments; ++g) {
         const T* dy = s.adjoint(op.reg[Y] + g);
         T* dw = s.gradient(op.par[WEIGHT + i]) + g * w.columns * width;
         const Factor<T> outer{s.rows, s.value(x), 1, x_width, dy, width};
-        multiply(Product<T>{&outer, 1, dw, width, dw, width}, w.columns, width);
+        if (!fresh) multiply(Product<T>{&outer, 1, dw, width, dw, width}, w.columns, width);
         factors[g] = {w.rows, dy, width, 1, s.packed + s.plan->backward_pack[op.par[WEIGHT + i]] + g * w.rows * x_width};
       }
-      if (s.plan->is_input(x) && !s.input_gradient) continue;
+      if (s.plan->is_input(x) ? !s.input_gradient : fresh && !s.state_gradient) continue;
       T* dx = s.adjoint(x);
       multiply(Product<T>{factors, int(segments), dx, x_width, op.add[X + i] ? dx : nullptr, x_width}, s.rows, x_width);
     }

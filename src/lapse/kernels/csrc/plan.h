@@ -96,6 +96,7 @@ struct Plan {
       backward_pack.push_back(packed_size);
       packed_size += p.columns ? p.segments * p.rows * padded<T>(p.columns) : 0;
     }
+    packed_size = (packed_size + 63) / 64 * 64;  // the tape lies behind it, on a line of its own
   }
 };
 
@@ -116,7 +117,8 @@ struct Step {
   T* states_before;
   T* spans;
   T* span_gradients;
-  bool input_gradient;
+  bool input_gradient, state_gradient;  // whether anyone asks for those of the input, of the initial state
+  bool fresh;      // the state before is all zeros, with which nothing needs to be multiplied
   bool replaying;  // activations are in place already
   long failed_row;
 

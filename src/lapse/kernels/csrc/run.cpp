@@ -15,9 +15,11 @@ using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_
 
 // One call, as lapse/kernels/native.py lays it out. Tensors are contiguous; `rows` is the batch, `block` rows a block.
 // Step t of row r lies at place at_step[t] + at_row[r] of input, spans, output and their gradients. `width` is how many
-// steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed.
+// steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed. A gradient
+// that is not there is zero if it is an argument, and not wanted if it is a result; without `states` all rows start from
+// zeros.
 struct Call {
-  int64_t steps, rows, block, threads, every, input_gradient, width;
+  int64_t steps, rows, block, threads, every, width;
   const int64_t *batch_sizes, *at_step, *at_row;
   const void *input, *spans;
   void* output;
@@ -187,13 +189,26 @@ class Run {
     s.block = b.rows;
     s.spans = spans;
     s.temporaries = temporaries;
-    s.input_gradient = call_.input_gradient != 0;
+    s.input_gradient = call_.d_input != nullptr;
+    s.state_gradient = call_.d_states != nullptr;
     s.failed_row = -1;
     return s;
   }
 
+  // Whether a row starts from zeros, as most do.
+  bool fresh(int64_t t, const T* record, long rows) const {
+    if (t > 0) return false;
+    for (const Port& port : plan_.states) {
+      const T* first = record + rows * plan_.column[port.reg];
+      const T* last = first + rows * port.segments * plan_.width[port.reg];
+      if (std::any_of(first, last, [](T x) { return x != 0; })) return false;
+    }
+    return true;
+  }
+
   // One step forward into s.now, from s.before.
   void advance(const Block& b, Step<T>& s, int64_t t) const {
+    s.fresh = fresh(t, s.before, s.before_rows);
     s.rows = alive(b, t);
     read_spans(b, s, t);
     read(plan_.input, call_.input, places(b, t), s.rows, s.value(plan_.input.reg), s.rows * plan_.width[plan_.input.reg]);
@@ -217,7 +232,12 @@ class Run {
     T* kept = call_.tape && call_.every ? static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width : nullptr;
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
-      read(port, call_.states[i], rows_from(b.first), b.rows, s.now + b.rows * plan_.column[port.reg], b.rows * plan_.width[port.reg]);
+      const long size = b.rows * plan_.width[port.reg];
+      T* to = s.now + b.rows * plan_.column[port.reg];
+      if (call_.states)
+        read(port, call_.states[i], rows_from(b.first), b.rows, to, size);
+      else
+        std::fill_n(to, port.segments * size, T(0));
     }
     s.rows = b.rows;
     for (int64_t t = 0; t < b.steps; ++t) {
@@ -296,10 +316,10 @@ class Run {
         known = s.rows;
       }
     }
-    for (size_t i = 0; i < plan_.states.size(); ++i)
+    for (size_t i = 0; s.state_gradient && i < plan_.states.size(); ++i)
       write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
             b.rows * plan_.width[plan_.states[i].reg]);
-    clear_padding(b, call_.d_spans, 1);
+    if (call_.d_spans) clear_padding(b, call_.d_spans, 1);
     if (s.input_gradient) clear_padding(b, call_.d_input, plan_.input.row_stride);
   }
 
@@ -309,16 +329,20 @@ class Run {
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
       const long width = plan_.width[port.reg];
-      read(port, call_.d_final_states[i], rows_from(b.first + known), s.rows - known, s.adjoint(port.reg) + known * width,
-           b.rows * width);
+      T* to = s.adjoint(port.reg) + known * width;
+      if (call_.d_final_states[i])
+        read(port, call_.d_final_states[i], rows_from(b.first + known), s.rows - known, to, b.rows * width);
+      else
+        for (int g = 0; g < port.segments; ++g) std::fill_n(to + g * b.rows * width, (s.rows - known) * width, T(0));
     }
     const Port& h = plan_.states[0];
     const long width = plan_.width[h.reg], size = plan_.registers[h.reg].size;
     T* dh = s.adjoint(h.reg);
-    for (long r = 0; r < s.rows; ++r) {
+    for (long r = 0; call_.d_output && r < s.rows; ++r) {
       const T* d_output = static_cast<const T*>(call_.d_output) + at[r] * h.row_stride;
       for (long u = 0; u < size; ++u) dh[r * width + u] += d_output[u];
     }
+    s.fresh = fresh(t, s.before, s.before_rows);
     read_spans(b, s, t);
     std::fill(s.span_gradients, s.span_gradients + s.rows, T(0));
     for (const int32_t reg : plan_.unread) {
@@ -330,7 +354,7 @@ class Run {
       if (op.replay) lapse::forward(s, op);
     s.replaying = false;
     for (auto op = plan_.ops.rbegin(); op != plan_.ops.rend(); ++op) lapse::backward(s, *op);
-    for (long r = 0; r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at[r]] = s.span_gradients[r];
+    for (long r = 0; call_.d_spans && r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at[r]] = s.span_gradients[r];
     if (s.input_gradient)
       write(plan_.input, call_.d_input, at, s.rows, s.adjoint(plan_.input.reg), b.rows * plan_.width[plan_.input.reg]);
     std::swap(s.states, s.states_before);
@@ -403,11 +427,9 @@ using namespace lapse;
   void lapse_pack_##suffix(void* plan, void** tensors, void* packed, int32_t backward) {                               \
     pack_parameters(*static_cast<Plan<T>*>(plan), tensors, static_cast<T*>(packed), backward != 0);                    \
   }                                                                                                                    \
-  void lapse_sizes_##suffix(void* plan, Call* call, int64_t* tape, int64_t* forward, int64_t* backward) {              \
+  void lapse_sizes_##suffix(void* plan, Call* call, int64_t* sizes) {                                                  \
     const Run<T> run(*static_cast<Plan<T>*>(plan), *call);                                                             \
-    *tape = run.tape_size();                                                                                           \
-    *forward = run.scratch_size(false);                                                                                \
-    *backward = run.scratch_size(true);                                                                                \
+    sizes[0] = run.tape_size(), sizes[1] = run.scratch_size(false), sizes[2] = run.scratch_size(true);                 \
   }                                                                                                                    \
   void lapse_forward_##suffix(void* plan, Call* call) { Run<T>(*static_cast<Plan<T>*>(plan), *call).forward(); }       \
   void lapse_backward_##suffix(void* plan, Call* call) { Run<T>(*static_cast<Plan<T>*>(plan), *call).backward(); }     \

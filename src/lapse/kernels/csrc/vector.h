@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 #define LAPSE_INLINE inline __attribute__((always_inline))  // the compiler finds polynomials too long to inline
 
@@ -65,6 +68,22 @@ inline T total(Vec<T> v) {
 using F = Vec<float>;
 using D = Vec<double>;
 
+// x, but no less than `least` or no more than `most`. NaN goes through. The compiler makes two instructions of a comparison
+// and a choice, as it does not see that the processor's own treat NaN the same way.
+#if defined(__AVX512F__)
+LAPSE_INLINE F at_least(F x, float least) { return _mm512_max_ps(fill(least), x); }
+LAPSE_INLINE F at_most(F x, float most) { return _mm512_min_ps(fill(most), x); }
+#elif defined(__AVX__)
+LAPSE_INLINE F at_least(F x, float least) { return _mm256_max_ps(fill(least), x); }
+LAPSE_INLINE F at_most(F x, float most) { return _mm256_min_ps(fill(most), x); }
+#elif defined(__SSE2__)
+LAPSE_INLINE F at_least(F x, float least) { return _mm_max_ps(fill(least), x); }
+LAPSE_INLINE F at_most(F x, float most) { return _mm_min_ps(fill(most), x); }
+#else
+LAPSE_INLINE F at_least(F x, float least) { return x < least ? fill(least) : x; }
+LAPSE_INLINE F at_most(F x, float most) { return x > most ? fill(most) : x; }
+#endif
+
 // float, for x in [-87, 88]: e^x = 2^n e^r with r in ±ln(2)/2; `scale` is 2^n and `rest` is e^r − 1 by its Taylor polynomial
 // of degree 7. NaN goes through to `rest`.
 LAPSE_INLINE void split_exp(F x, F& scale, F& rest) {
@@ -88,8 +107,7 @@ LAPSE_INLINE void split_exp(F x, F& scale, F& rest) {
 
 // float: relative error 2e-7 at most. Results are kept among the normal numbers, so e^{-100} is 3e-38 rather than 0.
 LAPSE_INLINE F vexp(F x) {
-  x = x < -86.5f ? fill(-86.5f) : x;
-  x = x > 88.0f ? fill(88.0f) : x;
+  x = at_most(at_least(x, -86.5f), 88.0f);
   F scale, rest;
   split_exp(x, scale, rest);
   return scale * rest + scale;
@@ -98,8 +116,7 @@ LAPSE_INLINE F vexp(F x) {
 // float: x/2 = artanh(a / q) by a rational function of |x| ≤ 9 whose error is small beside rounding. Half the argument is
 // what keeps rounding small: tanh(x) = 2aq / (a² + q²) hardly changes with a / q near 1.
 LAPSE_INLINE void split_tanh(F x, F& a, F& q) {
-  x = x < -9.0f ? fill(-9.0f) : x;
-  x = x > 9.0f ? fill(9.0f) : x;
+  x = at_most(at_least(x, -9.0f), 9.0f);
   const F s = x * x;
   F p = fill(5.70057709e-05f);
   p = p * s + 0.0148808723f;
@@ -150,12 +167,21 @@ inline D vlog1p_unit(D x) {
   return lanes(x, [](double v) { return std::log1p(v); });
 }
 
+// float: −|x|
+LAPSE_INLINE F below_zero(F x) {
+  VectorOf<float>::bits bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  bits |= INT32_MIN;
+  std::memcpy(&x, &bits, sizeof bits);
+  return x;
+}
+
 // float: (1 + tanh(x/2)) / 2 = (a + q)² / 2(a² + q²) for x below 0, where it keeps its digits, and 1 less that of −x above:
 // absolute error 2e-7 at most; never 0.
 LAPSE_INLINE F vsigmoid(F x) {
   F a, q;
   const F half = 0.5f * x;
-  split_tanh(half < 0 ? half : -half, a, q);
+  split_tanh(below_zero(half), a, q);
   const F sum = a + q, below = (0.5f * sum) * sum / (q * q + a * a);
   return x < 0 ? below : 1 - below;
 }
@@ -186,7 +212,7 @@ inline D vfloor(D x) {
 // The coefficients of an exponential step for z ≥ 0: e^{−z} and φ(z) = (1 − e^{−z}) / z, the latter from e^{−z} − 1 as it
 // comes, without cancellation.
 LAPSE_INLINE void damping(F z, F& e, F& phi) {
-  const F x = z > 86.5f ? fill(-86.5f) : -z;
+  const F x = at_least(-z, -86.5f);
   F scale, rest;
   split_exp(x, scale, rest);
   e = scale * rest + scale;

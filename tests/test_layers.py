@@ -95,10 +95,26 @@ def test_a_solver_error_names_the_callers_row():
     torch.manual_seed(0)
     layer = lapse.CTRNN(1, 4, solver=lapse.FixedStep(lapse.EULER, 400))
     gaps = torch.ones(3, 4)
-    gaps[2, 0] = 1e6  # rows are walked 1, 2, 0: the error must still say 2
-    with pytest.raises(lapse.SolverError, match=r"row 2: the state is not finite.*Exponential") as caught:
+    gaps[2, 1] = 1e6  # rows are walked 1, 2, 0: the error must still say 2
+    with pytest.raises(
+        lapse.SolverError, match=r"row 2, step 1: the state is not finite.*Exponential"
+    ) as caught:
         layer(torch.randn(3, 4, 1), timespans=gaps, lengths=[2, 4, 3])
     assert caught.value.timespan == 1e6
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+def test_a_solver_error_of_the_way_back_names_the_callers_step(backend):
+    """The gap before step 2 is passed on the way from step 2 to step 1."""
+    torch.manual_seed(0)
+    layer = lapse.CTRNN(1, 4, solver=lapse.FixedStep(lapse.EULER, 400), bidirectional=True)
+    with torch.no_grad():
+        layer.cells[0].field.decay.fill_(-1e3)  # no damping, so that the way there arrives
+        layer.cells[0].field.scale.zero_()
+    gaps = torch.ones(3, 4)
+    gaps[2, 2] = 1e6
+    with lapse.backend(backend), pytest.raises(lapse.SolverError, match="row 2, step 1: "):
+        layer(torch.randn(3, 4, 1), timespans=gaps, lengths=[2, 4, 3])
 
 
 def test_the_backend_can_be_chosen_and_is_put_back():
@@ -108,6 +124,13 @@ def test_the_backend_can_be_chosen_and_is_put_back():
         pytest.raises(RuntimeError, match="no fused kernel covers this call of _Subclass"),
     ):
         layer(input)
+    layer(input)
+    reference = lapse.backend("reference")
+    for _ in range(2):
+        with reference:
+            pass
+        with pytest.raises(RuntimeError, match="no fused kernel"), lapse.backend("fused"):
+            layer(input)
     layer(input)
     with pytest.raises(ValueError, match="backend must be 'auto', 'fused' or 'reference', got 'fast'"):
         lapse.backend("fast")

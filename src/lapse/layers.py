@@ -130,16 +130,25 @@ class RNN(nn.Module):
                 if direction == 0:
                     output, state = unroll(cell, x, given[len(final)], spans, walk)
                 else:
-                    flip, back = walk.flip(), walk.reversed_spans(spans)
-                    x = x.index_select(0, flip)
-                    output, state = unroll(cell, x, given[len(final)], back, walk)
-                    output = output.index_select(0, flip)
+                    output, state = self._run_back(walk, cell, x, spans, given[len(final)])
                 outputs.append(output)
                 final.append(state)
             data, observed = torch.cat(outputs, -1) if directions == 2 else outputs[0], None
             if self.dropout and layer < self.num_layers - 1:
                 data = F.dropout(data, self.dropout, self.training)
         return data, final
+
+    def _run_back(
+        self, walk: Walk, cell: Cell, x: Tensor, spans: Tensor, given: State | None
+    ) -> tuple[Tensor, State]:
+        """Every row from its last step to its first."""
+        flip = walk.flip()
+        try:
+            output, state = unroll(cell, x.index_select(0, flip), given, walk.reversed_spans(spans), walk)
+        except SolverError as error:
+            steps = int(walk.lengths[error.row])
+            raise error.at_step(steps - 1 - (error.step or 0)) from None
+        return output.index_select(0, flip), state
 
     def _cell(self, index: int) -> Cell:
         cell = self.cells[index]

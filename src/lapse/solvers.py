@@ -44,10 +44,12 @@ class SolverError(RuntimeError):
     step_size: float
     reason: str
     remedy: str
+    step: int | None = None  # of the row, where a sequence was walked
 
     def __str__(self) -> str:
+        step = "" if self.step is None else f", step {self.step}"
         return (
-            f"row {self.row}: {self.reason} at time {self.reached:.6g} of its span of {self.timespan:.6g} "
+            f"row {self.row}{step}: {self.reason} at time {self.reached:.6g} of its span of {self.timespan:.6g} "
             f"(step size {self.step_size:.3g}). {self.remedy}"
         )
 
@@ -57,6 +59,9 @@ class SolverError(RuntimeError):
     def at_row(self, row: int) -> SolverError:
         """The same failure under the row number that the caller knows."""
         return dataclasses.replace(self, row=row)
+
+    def at_step(self, step: int) -> SolverError:
+        return dataclasses.replace(self, step=step)
 
 
 @dataclass(frozen=True)

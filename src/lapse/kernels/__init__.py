@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,6 +12,7 @@ from lapse.cells import AugmentedLSTMCell, Cell, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.fused import recompute as recompute
 from lapse.kernels.reference import unroll as unroll_reference
+from lapse.kernels.setting import Setting
 from lapse.kernels.single import step as step
 from lapse.kernels.steps import STEPS
 from lapse.kernels.torch_lstm import TorchLSTM
@@ -38,7 +38,7 @@ FUSED[AugmentedLSTMCell] += (TorchLSTM(),)  # where there is no compiler, and on
 _backend: ContextVar[Backend] = ContextVar("lapse_backend", default="auto")
 
 
-class backend:
+class backend(Setting[Backend]):
     """Choose the path that layers take: ``lapse.backend("reference")``, also as ``with lapse.backend(...):``.
 
     "auto" takes a fused kernel where one covers the call and the reference loop elsewhere, "reference" always the
@@ -48,15 +48,7 @@ class backend:
     def __init__(self, name: Backend) -> None:
         if name not in ("auto", "fused", "reference"):
             raise ValueError(f"backend must be 'auto', 'fused' or 'reference', got {name!r}")
-        self._token = _backend.set(name)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _backend.reset(self._token)
+        super().__init__(_backend, name)
 
 
 def unroll(

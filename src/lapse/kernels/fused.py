@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from lapse.kernels.prepared import Prepared, prepare, transformed
 from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
 from lapse.kernels.reference import unroll as unroll_reference
+from lapse.kernels.setting import Setting
 from lapse.kernels.workspace import borrow
 from lapse.solvers import not_finite
 from lapse.walk import Walk
@@ -29,7 +29,7 @@ SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more
 _every: ContextVar[int] = ContextVar("lapse_recompute", default=0)
 
 
-class recompute:
+class recompute(Setting[int]):
     """Keep only every k-th state for the backward pass, and compute the steps between again:
     ``with lapse.kernels.recompute(every=64):``. Memory falls by about k, for one more forward pass.
     """
@@ -37,15 +37,7 @@ class recompute:
     def __init__(self, every: int) -> None:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
-        self._token = _every.set(every)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _every.reset(self._token)
+        super().__init__(_every, every)
 
 
 @dataclass(frozen=True)
@@ -153,7 +145,7 @@ class _Unroll(torch.autograd.Function):
         plan.forward(plan.handle, ctypes.addressof(call))
         if call.failed_step >= 0:
             span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
-            raise not_finite(call.failed_row, span, job.program.solver_steps)
+            raise not_finite(call.failed_row, span, job.program.solver_steps).at_step(call.failed_step)
         ctx.job, ctx.call, ctx.read = job, call, (x, spans)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, timespans, *rest, kept)

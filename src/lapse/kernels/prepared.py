@@ -95,8 +95,8 @@ def settings_of(cell: Cell) -> tuple[object, ...]:
 
 
 def transformed(tensors: tuple[Tensor, ...] | list[Tensor], program: Program) -> list[Tensor]:
-    """As the operations take them: a rate is positive, a period is kept as its logarithm."""
+    """As the operations take them: a rate is positive, a period is kept as its logarithm. Without gradients."""
     return [
-        (TRANSFORMS[how](t.detach()) if how else t.detach()).contiguous()
+        (TRANSFORMS[how](t) if how else t).contiguous()
         for t, (_, how) in zip(tensors, program.tensors, strict=True)
     ]

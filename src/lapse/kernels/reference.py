@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lapse.cells import Cell, State
+from lapse.solvers import SolverError
 from lapse.walk import Walk
 
 
@@ -30,11 +31,14 @@ def unroll(
     # split, not slices: the backward of x[t] writes a whole x for every t.
     steps = zip(walk.gather(input).split(sizes), walk.gather(timespans).split(sizes), sizes, strict=True)
     alive = sizes[0]
-    for x, timespan, size in steps:
+    for step, (x, timespan, size) in enumerate(steps):
         if size < alive:
             ended.append(tuple(s[size:] for s in state))
             state, alive = tuple(s[:size] for s in state), size
-        output, state = cell.step(x, state, timespan)
+        try:
+            output, state = cell.step(x, state, timespan)
+        except SolverError as error:
+            raise error.at_step(step) from None
         outputs.append(output)
     if ended:
         state = tuple(torch.cat(parts) for parts in zip(state, *reversed(ended), strict=True))

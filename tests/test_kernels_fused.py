@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 import lapse
-from lapse import cells
+from lapse import cells, kernels
 from lapse.cells import Cell
 from lapse.cells.fields import MLPField
 from lapse.kernels import FUSED, fused, native, recompute, unroll, workspace
@@ -468,9 +470,9 @@ def test_a_cell_with_a_program_can_be_copied_and_saved(tmp_path: Path) -> None:
 
 
 def test_every_fused_cell_has_a_program() -> None:
-    for cell_type, kernels in FUSED.items():
-        assert isinstance(kernels[0], Fused)
-        assert prepare(cell_type(2, 3)).program is not None
+    for cell_type, loops in FUSED.items():
+        assert isinstance(loops[0], Fused)
+        assert prepare(cell_type(2, 3))[0].program is not None
 
 
 def test_workspaces_come_back() -> None:
@@ -606,3 +608,150 @@ def test_recompute_with_more_steps_than_there_are() -> None:
         output, _ = layer(x, timespans=spans)
         output.sum().backward()
     assert output.shape == (3, 4, 5)
+
+
+@pytest.mark.parametrize("hooks", ["checkpoint", "clone", "save on cpu"])
+def test_what_was_saved_may_have_moved(hooks: str) -> None:
+    """Hooks on saved tensors and checkpoints give other memory back than the forward pass wrote to."""
+    torch.manual_seed(0)
+    layer, other = lapse.ODELSTM(8, 8), lapse.ODELSTM(8, 8)
+    x, spans = torch.randn(4, 5, 8), torch.rand(4, 5)
+    around = {
+        "checkpoint": nullcontext(),
+        "clone": torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t),
+        "save on cpu": torch.autograd.graph.save_on_cpu(),
+    }[hooks]
+
+    def run(x: Tensor) -> Tensor:
+        output: Tensor = layer(x, timespans=spans)[0]
+        return output
+
+    expected = torch.autograd.grad(run(x).square().sum(), list(layer.parameters()))
+    with around:
+        output = checkpoint(run, x, use_reentrant=False) if hooks == "checkpoint" else run(x)
+    alive = [other(x, timespans=spans)[0] for _ in range(3)]
+    actual = torch.autograd.grad(output.square().sum(), list(layer.parameters()))
+    assert len(alive) == 3
+    for a, e in zip(actual, expected, strict=True):
+        assert torch.equal(a, e)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_gradient_of_one_state_alone(which: int) -> None:
+    torch.manual_seed(0)
+    layer = lapse.ODELSTM(2, 5, dtype=torch.float64)
+    x, start = torch.randn(3, 4, 2).double(), torch.randn(2, 1, 3, 5).double()
+    results = []
+    for backend in ("fused", "reference"):
+        states = [s.clone().requires_grad_(i == which) for i, s in enumerate(start)]
+        with lapse.backend(backend):
+            output, _ = layer(x, tuple(states))
+        results.append(torch.autograd.grad(output.square().sum(), states[which])[0])
+    torch.testing.assert_close(*results)
+
+
+def test_a_mean_that_is_learned_takes_the_reference() -> None:
+    layer, x = lapse.GRUD(2, 3), torch.randn(2, 4, 2)
+    layer.cells[0].input_mean.requires_grad_()
+    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel"):
+        layer(x)
+    assert torch.autograd.grad(layer(x)[0].sum(), layer.cells[0].input_mean)[0].shape == (2,)
+
+
+def test_weights_that_are_not_finite_show_at_the_first_step() -> None:
+    """Products with a state of zeros are left out, but zero times NaN is NaN."""
+    layer, x = lapse.ODELSTM(2, 3), torch.randn(2, 1, 2)
+    with torch.no_grad():
+        layer.cells[0].field.gates.weight_hh[1, 1] = torch.nan
+    for backend in ("fused", "reference"):
+        with lapse.backend(backend), pytest.raises(lapse.SolverError, match="not finite"):
+            layer(x)
+
+
+def test_inference_leaves_nothing_behind() -> None:
+    x = torch.randn(3, 4, 2)
+    layer = lapse.ODELSTM(2, 3, solver=Adaptive())
+    with torch.inference_mode():
+        layer(x)
+    layer(x)[0].sum().backward()
+
+
+@pytest.mark.parametrize("cell_type", list(SOLVERS), ids=lambda c: c.__name__)
+def test_cells_can_be_collected(cell_type: type[Cell]) -> None:
+    """Also one that its own hooks or parts refer to."""
+    layer = lapse.RNN(2, 3, cell=cell_type)
+    cell = layer.cells[0]
+    layer(torch.randn(2, 2, 2))
+    with torch.no_grad():
+        x = cell.prepare(torch.randn(1, 2), None)
+        kernels.step(cell, x, cell.initial_state(1), torch.ones(1))
+    for part in cell.modules():
+        part.owner = [cell]
+    for parameter in cell.parameters():
+        parameter.register_hook(lambda grad, cell=cell: grad)
+    gone = weakref.ref(cell)
+    del cell, layer, part, parameter
+    gc.collect()
+    assert gone() is None
+
+
+def swap_field(cell: Cell) -> None:
+    cell.field = cells.CTRNNCell(2, 3).field
+
+
+def override_step(cell: Cell) -> None:
+    cell.step = lambda input, state, timespan: (state[0] + 1, (state[0] + 1,))
+
+
+def hook_gates(cell: Cell) -> None:
+    cell.field.gates.register_full_backward_pre_hook(lambda module, grad: None)
+
+
+def wide_input(cell: Cell) -> None:
+    cell.field.gates.weight_ih = torch.nn.Parameter(torch.randn(3, 2).t().contiguous().view(2, 3))
+
+
+@pytest.mark.parametrize("change", [swap_field, override_step, hook_gates, wide_input])
+def test_a_changed_cell_takes_the_reference(change: Callable[[Cell], None]) -> None:
+    layer, x = lapse.ODERNN(2, 3), torch.randn(2, 4, 2)
+    layer(x)
+    change(layer.cells[0])
+    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel"):
+        layer(x)
+
+
+def test_a_hook_of_all_modules_takes_the_reference() -> None:
+    layer, x = lapse.AugmentedLSTM(2, 3), torch.randn(2, 4, 2)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *arguments: None)
+    try:
+        with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel"):
+            layer(x)
+    finally:
+        handle.remove()
+    with lapse.backend("fused"):
+        layer(x)
+
+
+def test_a_cell_of_another_width_is_the_references_to_refuse() -> None:
+    layer = lapse.RNN(2, 3, cell=lambda inputs, hidden: cells.ODELSTMCell(inputs + 3, hidden))
+    with pytest.raises(RuntimeError, match="shapes"):
+        layer(torch.randn(2, 4, 2))
+
+
+def test_a_negated_view_is_read_as_its_values() -> None:
+    layer = lapse.ODELSTM(2, 3)
+    x = torch.randn(2, 4, 2, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    torch.testing.assert_close(layer(x)[0], layer(x.resolve_neg())[0])
+
+
+def test_nothing_is_taped_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = lapse.ODELSTM(2, 16), torch.randn(8, 500, 2)
+    sizes: list[int] = []
+    borrowed = fused.borrow
+    monkeypatch.setattr(fused, "borrow", lambda size, dtype: sizes.append(size) or borrowed(size, dtype))
+    with torch.no_grad():
+        layer(x)
+    without = max(sizes)
+    layer(x)
+    assert max(sizes) > 4 * without

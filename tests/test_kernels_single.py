@@ -146,3 +146,30 @@ def test_two_threads_step_one_cell() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert max(pool.map(work, range(2))) < 1e-5
+
+
+def test_a_change_that_counts_no_version_up_is_seen() -> None:
+    """Fused optimizers change weights that way, and so does ``weight.data``."""
+    torch.manual_seed(0)
+    cell = cells.ODELSTMCell(3, 8)
+    x, gap, state = torch.randn(1, 3), torch.rand(1), cell.initial_state(1)
+    optimizer = torch.optim.Adam(cell.parameters(), lr=0.1, fused=True)
+
+    def train() -> None:
+        cell.step(x, state, gap)[0].sum().backward()
+        optimizer.step()
+
+    def change() -> None:
+        cell.gates.bias.data.copy_(torch.randn(32))
+
+    for change_weights in (lambda: None, train, change):
+        change_weights()
+        with torch.no_grad():
+            torch.testing.assert_close(kernels.step(cell, x, state, gap)[0], cell.step(x, state, gap)[0])
+
+
+def test_a_cell_made_without_gradients_at_all() -> None:
+    with torch.inference_mode():
+        cell = cells.ODELSTMCell(3, 8)
+        x, gap, state = torch.randn(1, 3), torch.rand(1), cell.initial_state(1)
+        torch.testing.assert_close(kernels.step(cell, x, state, gap)[0], cell.step(x, state, gap)[0])

@@ -47,6 +47,7 @@ class Walk:
         self._lengths = lengths
         self._steps_and_rows: tuple[Tensor, Tensor] | None = None
         self._index: Tensor | None = None
+        self._places: _Places | None = None
 
     @staticmethod
     def of(
@@ -58,28 +59,18 @@ class Walk:
             walk.batch_first = batch_first
             return walk
         axes = tuple(input.shape[:-1])
-        if lengths is None and not torch.compiler.is_compiling():
-            return _dense_again(axes, batch_first, input.device)
-        if lengths is None:
-            return Walk.dense(axes, batch_first, input.device)
-        count, steps, row_stride, step_stride = _strides(axes, batch_first)
+        count, steps = (1, *axes) if len(axes) == 1 else axes if batch_first else axes[::-1]
+        row_stride, step_stride = (steps, 1) if batch_first or len(axes) == 1 else (1, count)
         at_step = range(0, steps * step_stride, step_stride)
+        if lengths is None:
+            at_row: Sequence[int] = range(0, count * row_stride, row_stride)
+            return Walk(axes, None, None, [count] * steps, at_step, at_row, input.device)
         lengths, order = torch.sort(check_lengths(lengths, count, steps), descending=True, stable=True)
         alive = lengths.unsqueeze(0) > torch.arange(int(lengths[0])).unsqueeze(1)  # (T, B)
         at_row = (order * row_stride).tolist()
         return Walk(
             axes, lengths, order.to(input.device), alive.sum(1).tolist(), at_step, at_row, input.device
         )
-
-    @staticmethod
-    def dense(axes: tuple[int, ...], batch_first: bool, device: torch.device) -> Walk:
-        """The walk of rows that all have every step."""
-        count, steps, row_stride, step_stride = _strides(axes, batch_first)
-        at_step, at_row = (
-            range(0, steps * step_stride, step_stride),
-            range(0, count * row_stride, row_stride),
-        )
-        return Walk(axes, None, None, [count] * steps, at_step, at_row, device)
 
     @staticmethod
     def packed(
@@ -104,16 +95,12 @@ class Walk:
     @property
     def pointers(self) -> list[int]:
         """Where compiled code finds ``batch_sizes``, ``at_step`` and ``at_row``, as long as the walk lives."""
-        places: tuple[list[int], list[np.ndarray]] | None = self.__dict__.get("places")
-        if places is None:
-            arrays = [
-                np.asarray(values, np.int64) for values in (self.batch_sizes, self.at_step, self.at_row)
-            ]
-            pointers = [array.ctypes.data for array in arrays]
-            places = self.__dict__.setdefault(
-                "places", (pointers, arrays)
-            )  # another thread may have been first
-        return places[0]
+        if self._places is None:
+            if isinstance(self.at_step, range) and isinstance(self.at_row, range):  # all rows have every step
+                self._places = _dense_places(self.at_step, self.at_row)
+            else:
+                self._places = _Places(self.batch_sizes, self.at_step, self.at_row)
+        return self._places.pointers
 
     @property
     def steps_and_rows(self) -> tuple[Tensor, Tensor]:
@@ -220,16 +207,17 @@ class Walk:
         return f"row {self.original_row(int(rows[index]))}, step {int(steps[index])}"
 
 
-def _strides(axes: tuple[int, ...], batch_first: bool) -> tuple[int, int, int, int]:
-    """Rows and steps of a padded tensor, and how far apart they lie."""
-    if len(axes) == 1:
-        return 1, axes[0], axes[0], 1
-    first, second = axes
-    return (first, second, second, 1) if batch_first else (second, first, 1, second)
+class _Places:
+    """The arrays of a walk, and where they lie."""
+
+    def __init__(self, *lists: Sequence[int]) -> None:
+        self.arrays = [np.asarray(values, np.int64) for values in lists]
+        self.pointers = [array.ctypes.data for array in self.arrays]
 
 
-# A training loop walks the same shape again and again, and nobody changes a walk.
-_dense_again = functools.lru_cache(maxsize=16)(Walk.dense)
+@functools.lru_cache(maxsize=16)  # a training loop has the same shape again and again
+def _dense_places(at_step: range, at_row: range) -> _Places:
+    return _Places([len(at_row)] * len(at_step), at_step, at_row)
 
 
 def check_lengths(lengths: Tensor | Sequence[int], count: int, steps: int) -> Tensor:

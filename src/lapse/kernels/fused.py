@@ -49,6 +49,7 @@ class _Job:
     plan: native.Plan
     walk: Walk
     states: int
+    taped: bool
     every: int
     # Of the forward pass, for the backward pass too: the tape's layout depends on them, and torch's may have changed.
     threads: int
@@ -69,17 +70,17 @@ class Fused:
     """The fused loop for one type of cell."""
 
     def covers(self, cell: Cell, input: Tensor, state: State, timespans: Tensor) -> bool:
-        return self._tensors(cell, prepare(cell), input, state, timespans) is not None
+        return self._tensors(*prepare(cell), input, state, timespans) is not None
 
     def __call__(
         self, cell: Cell, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
     ) -> tuple[Tensor, State] | None:
-        prepared = prepare(cell)
+        prepared, parts = prepare(cell)
         if state is None:
             # Zeros the library makes by itself.
             zeros = getattr(cell.initial_state, "__func__", None) is Cell.initial_state
             state = () if zeros else initial_state(cell, input, walk)
-        tensors = self._tensors(cell, prepared, input, state, timespans)
+        tensors = self._tensors(prepared, parts, input, state, timespans)
         if tensors is None or prepared.program is None:
             return None
         plan, rows = prepared.plan(input.dtype), walk.batch_sizes[0]
@@ -88,20 +89,25 @@ class Fused:
         block = min(BLOCK_ROWS, -(-rows // threads))
         threads = min(threads, -(-rows // block))
         every = min(_every.get(), len(walk.batch_sizes))
-        job = _Job(cell, prepared.program, plan, walk, len(state), every, threads, block)
+        # Within `apply` gradients are always off.
+        taped = torch.is_grad_enabled()
+        job = _Job(cell, prepared.program, plan, walk, len(state), taped, every, threads, block)
         run: Any = _Unroll.apply
         output, *final = run(job, input, timespans, *state, *tensors)
         return output, tuple(final)
 
     def _tensors(
-        self, cell: Cell, prepared: Prepared, input: Tensor, state: State, timespans: Tensor
+        self, prepared: Prepared, parts: list[nn.Module], input: Tensor, state: State, timespans: Tensor
     ) -> list[Tensor] | None:
         """The tensors of the cell's program, if a kernel covers the call."""
         dtype = input.dtype
         if dtype not in (torch.float32, torch.float64) or not plain_autograd():
             return None
-        tensors = prepared.tensors(cell)
-        if tensors is None:
+        tensors = prepared.tensors(parts)
+        if tensors is None or prepared.program is None:
+            return None
+        ports = (prepared.program.input, *prepared.program.states)
+        if any(t.shape[-1] != port.row_stride for t, port in zip((input, *state), ports, strict=False)):
             return None
         given = (input, timespans, *state, *tensors)
         return tensors if all(_plain(t, dtype) for t in given) and native.library() is not None else None
@@ -114,6 +120,7 @@ def _plain(tensor: Tensor, dtype: torch.dtype) -> bool:
         and tensor.dtype == dtype
         and tensor.is_cpu
         and tensor.layout == torch.strided
+        and not tensor.is_neg()
     )
 
 
@@ -128,7 +135,7 @@ class _Unroll(torch.autograd.Function):
         state = [s.detach().contiguous() for s in rest[: job.states]]
         rows = job.walk.batch_sizes[0]
         plan, dtype, size = job.plan, input.dtype, job.plan.packed_size
-        differentiable = any(ctx.needs_input_grad)
+        differentiable = job.taped and any(ctx.needs_input_grad)
         call = job.call(x, spans)
         tape_size, scratch_size, ctx.scratch_size = plan.sizes(call)
         # What the backward pass needs too: the packed weights, and behind them the tape.
@@ -146,7 +153,7 @@ class _Unroll(torch.autograd.Function):
         if call.failed_step >= 0:
             span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
             raise not_finite(call.failed_row, span, job.program.solver_steps).at_step(call.failed_step)
-        ctx.job, ctx.call, ctx.read = job, call, (x, spans)
+        ctx.job = job
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, timespans, *rest, kept)
         return output, *final
@@ -158,21 +165,27 @@ class _Unroll(torch.autograd.Function):
         plain = plain_autograd() and all(g is None or _plain(g, kept.dtype) for g in grads)
         if torch.is_grad_enabled() or not plain:
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
-        call = native.Call.from_buffer_copy(ctx.call)  # another thread may run this backward at the same time
-        scratch = borrow(ctx.scratch_size, kept.dtype)
-        call.scratch = scratch.data_ptr()
-        return None, *_backward_fused(job, call, inputs, grads, ctx.needs_input_grad[1:])
+        return None, *_backward_fused(job, ctx.scratch_size, inputs, kept, grads, ctx.needs_input_grad[1:])
 
 
 def _backward_fused(
     job: _Job,
-    call: native.Call,
+    scratch_size: int,
     inputs: list[Tensor],
+    kept: Tensor,
     grads: tuple[Tensor | None, ...],
     wanted: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    """``call`` is that of the forward pass, with its tape, and with scratch for this one."""
+    """From the tensors as they were saved, which need not lie where they lay: hooks may have moved them."""
     plan, tensors = job.plan, inputs[2 + job.states :]
+    x, spans, scratch = (
+        inputs[0].detach().contiguous(),
+        inputs[1].detach().contiguous(),
+        borrow(scratch_size, kept.dtype),
+    )
+    call = job.call(x, spans)
+    call.packed, call.scratch = kept.data_ptr(), scratch.data_ptr()
+    call.tape = call.packed + plan.packed_size * kept.dtype.itemsize
     pulls = [None if g is None else _contiguous(g) for g in grads]
     results = [
         torch.empty_like(t, memory_format=torch.contiguous_format) if w else None

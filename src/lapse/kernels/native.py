@@ -147,6 +147,14 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
+def same(now: ctypes.Array[Any], then: ctypes.Array[Any], sizes: ctypes.Array[ctypes.c_int64]) -> int:
+    """Whether the buffers at two lists of places hold the same bytes."""
+    loaded = library()
+    assert loaded is not None
+    result: int = loaded.lapse_same(now, then, sizes, len(sizes))
+    return result
+
+
 @functools.cache
 def parallel() -> int:
     """Torch's own OpenMP entry, so that there is one pool of threads in the process; 0 where it has another kind."""

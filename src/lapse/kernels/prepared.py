@@ -1,18 +1,22 @@
 """A cell made ready for the fused loop: its program, the plans made of it, and where its tensors are found.
 
-Beside the cells, not inside them: plans are pointers, which a copied or pickled cell must not take along.
+Beside the cells, not inside them: plans are pointers, which a copied or pickled cell must not take along. A cell can be
+changed at any time, so every call looks whether its parts are still the ones that the program was written for.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 from lapse.cells import Cell
 from lapse.kernels import native
@@ -20,46 +24,57 @@ from lapse.kernels.program import Program
 from lapse.kernels.steps import STEPS
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {"softplus": F.softplus, "exp": torch.exp}
-OURS = ("lapse.cells", "torch.nn.modules")  # what a part's class must be of to be sure of what it does
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Prepared:
-    """A cell's program for its settings and parts. It must not hold the cell itself, which is its key."""
+    """A cell's program for its settings and parts, which it holds weakly: the cell is its key, and may hang on them."""
 
     def __init__(self, cell: Cell) -> None:
-        parts = list(cell.modules())
+        named = dict(cell.named_modules())  # the cell itself comes first
+        index = {name: i for i, name in enumerate(named)}
         self.settings = settings_of(cell)
-        self.kinds = [(part, type(part)) for part in parts[1:]]
-        self.children = [(part._modules, part._modules.copy()) for part in parts]
-        self.hooks = [
-            hooks
-            for part in parts
-            for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks)
+        self.parts = [
+            (index[name.rpartition(".")[0]], name.rpartition(".")[2], weakref.ref(part), type(part))
+            for name, part in named.items()
+            if name
         ]
-        foreign = any(not type(part).__module__.startswith(OURS) for part in parts)
-        program = None if foreign else STEPS[type(cell)](cell)
+        self.children = [len(part._modules) for part in named.values()]
+        # A part of another class, be it one of ours, may do anything.
+        usual = {name: type(part) for name, part in named.items()} == _kinds(type(cell))
+        program = STEPS[type(cell)](cell) if usual else None
         self.program = program and program.finish()
-        self.sizes = [] if program is None else program.tensor_sizes()
-        self.places = [] if program is None else [_place(cell, name) for name, _ in program.tensors]
+        self.shapes = [] if program is None else program.tensor_shapes()
+        names = [] if program is None else [name for name, _ in program.tensors]
+        self.places = [_place(named, name) for name in names]
+        buffers = dict(cell.named_buffers())
+        self.buffers = [i for i, name in enumerate(names) if name in buffers]
         self._plans: dict[torch.dtype, native.Plan] = {}
 
-    def serves(self, cell: Cell) -> bool:
-        """Whether the cell is still what this was made of."""
-        return (
-            settings_of(cell) == self.settings
-            and all(now == then for now, then in self.children)
-            and all(type(part) is kind for part, kind in self.kinds)
-        )
+    def parts_of(self, cell: Cell) -> list[nn.Module] | None:
+        """The cell and its parts; None if they are not what this was made of."""
+        if settings_of(cell) != self.settings:
+            return None
+        parts: list[nn.Module] = [cell]
+        for parent, name, then, kind in self.parts:
+            part = parts[parent]._modules.get(name)
+            if part is None or then() is not part or part.__class__ is not kind:
+                return None
+            parts.append(part)
+        same = all(len(part._modules) == count for part, count in zip(parts, self.children, strict=True))
+        return parts if same else None
 
-    def tensors(self, cell: Cell) -> list[Tensor] | None:
-        """The program's tensors; None if they are not what it expects, or a hook may change what the cell does."""
-        if self.program is None or any(self.hooks):
+    def tensors(self, parts: list[nn.Module]) -> list[Tensor] | None:
+        """The program's tensors; None if they are not what it expects, or the parts may do something else."""
+        if self.program is None or altered(parts):
             return None
         try:
-            found = [key(cell) if place is None else place[key] for place, key in self.places]
-        except (AttributeError, KeyError):  # a part was replaced by another kind
+            found = [get(parts[i]) for i, get in self.places]
+            fitting = all(t.shape in shapes for t, shapes in zip(found, self.shapes, strict=True))
+            # The operations have no gradient for what is not learned.
+            fitting = fitting and not any(found[i].requires_grad for i in self.buffers)
+        except (AttributeError, KeyError, TypeError):  # one is missing, or None
             return None
-        fitting = all(t is not None and t.numel() == n for t, n in zip(found, self.sizes, strict=True))
         return found if fitting else None
 
     def plan(self, dtype: torch.dtype) -> native.Plan:
@@ -69,24 +84,49 @@ class Prepared:
         return self._plans[dtype]
 
 
-def _place(cell: Cell, name: str) -> tuple[dict[str, Any] | None, Any]:
-    """The dict and key where a module keeps a tensor; if it is computed instead, how to get it from the cell."""
+def altered(parts: list[nn.Module]) -> bool:
+    """Whether hooks or functions of their own may make the parts do something else than their classes say."""
+    return _has_any_global_hook() or any(_altered(vars(part), type(part)) for part in parts)
+
+
+def _altered(part: dict[str, Any], kind: Any) -> bool:
+    return any(part[hooks] for hooks in HOOKS) or not part.keys().isdisjoint(_methods(kind))
+
+
+@functools.cache
+def _methods(kind: type[nn.Module]) -> frozenset[str]:
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
+
+
+@functools.cache
+def _kinds(cell_type: type[Cell]) -> dict[str, type[nn.Module]]:
+    """The classes of a cell's parts, as its constructor makes them."""
+    with torch.random.fork_rng(devices=[]):
+        return {name: type(part) for name, part in cell_type(1, 1).named_modules()}
+
+
+def _place(named: dict[str, nn.Module], name: str) -> tuple[int, Callable[[Any], Any]]:
+    """Which part keeps a tensor, and how to get it from there; if it is computed, from the cell."""
     path, _, key = name.rpartition(".")
-    part = dict(cell.named_modules()).get(path)
-    for place in () if part is None else (part._parameters, part._buffers):
-        if key in place:
-            return place, key
-    return None, operator.attrgetter(name)
+    index, part = list(named).index(path), named[path]
+    if key in part._parameters:
+        return index, lambda part: part._parameters[key]
+    if key in part._buffers:
+        return index, lambda part: part._buffers[key]
+    return 0, operator.attrgetter(name)
 
 
 _prepared: WeakKeyDictionary[Cell, Prepared] = WeakKeyDictionary()
 
 
-def prepare(cell: Cell) -> Prepared:
+def prepare(cell: Cell) -> tuple[Prepared, list[nn.Module]]:
+    """What was made of a cell, made anew if it has changed, and the cell's parts."""
     kept = _prepared.get(cell)
-    if kept is None or not kept.serves(cell):
+    parts = None if kept is None else kept.parts_of(cell)
+    if kept is None or parts is None:
         kept = _prepared[cell] = Prepared(cell)
-    return kept
+        parts = list(cell.modules())
+    return kept, parts
 
 
 def settings_of(cell: Cell) -> tuple[object, ...]:
@@ -94,7 +134,7 @@ def settings_of(cell: Cell) -> tuple[object, ...]:
     return tuple([vars(cell).get(name) for name in ("solver", "ratio_on", "leak", "timescales")])
 
 
-def transformed(tensors: tuple[Tensor, ...] | list[Tensor], program: Program) -> list[Tensor]:
+def transformed(tensors: Sequence[Tensor], program: Program) -> list[Tensor]:
     """As the operations take them: a rate is positive, a period is kept as its logarithm. Without gradients."""
     return [
         (TRANSFORMS[how](t) if how else t).contiguous()

@@ -191,12 +191,13 @@ class Program:
         )
         self.multiplications += sum(m.segments * m.rows * m.columns for m in matrices)
 
-    def tensor_sizes(self) -> list[int]:
-        """How many elements each of ``tensors`` must have."""
-        sizes = [0] * len(self.tensors)
+    def tensor_shapes(self) -> list[tuple[tuple[int, ...], ...]]:
+        """The shapes that each of ``tensors`` may have."""
+        shapes: list[tuple[tuple[int, ...], ...]] = [()] * len(self.tensors)
         for p in self.parameters:
-            sizes[p.tensor] = p.segments * p.rows * p.stride
-        return sizes
+            rows = p.segments * p.rows
+            shapes[p.tensor] = ((rows, p.stride), (rows,)) if p.stride == 1 else ((rows, p.stride),)
+        return shapes
 
     def finish(self) -> Program:
         """Work out who stores and who adds in the backward pass, and what it needs of the forward pass."""

@@ -1,25 +1,24 @@
 """One observation at a time: the fused step without gradients, for streams.
 
 What does not change from event to event is done once: the program, the packed weights, the arguments' layout. A call
-looks whether the weights are still the ones that were packed (the same modules, tensors and versions), fills in a few
-pointers and returns new states. A change through ``weight.data.copy_()`` leaves no trace, so it goes unseen.
+looks whether the cell and its weights are still what they were, bit by bit, fills in a few pointers and returns new
+states.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapse.cells import Cell, State
 from lapse.kernels import native
 from lapse.kernels.fused import Fused
 from lapse.kernels.plain import plain_autograd
-from lapse.kernels.prepared import prepare, transformed
+from lapse.kernels.prepared import altered, prepare, transformed
 from lapse.kernels.steps import STEPS
 from lapse.solvers import not_finite
 
@@ -30,18 +29,24 @@ class _Ready:
     """A cell made ready for steps of one batch size and dtype."""
 
     def __init__(self, cell: Cell, rows: int, dtype: torch.dtype) -> None:
-        self.prepared = prepare(cell)
-        program, tensors = self.prepared.program, self.prepared.tensors(cell)
+        self.prepared, parts = prepare(cell)
+        program, tensors = self.prepared.program, self.prepared.tensors(parts)
         assert program is not None
         assert tensors is not None
         self.rows, self.dtype = rows, dtype
         self.solver_steps = program.solver_steps
         self.plan = self.prepared.plan(dtype)
         # Whatever the program's tensors are computed from is among these.
-        places = [d for m in cell.modules() for d in (m._parameters, m._buffers)]
-        self.weights = [
-            (d, key, t, t._version, t.data_ptr()) for d in places for key, t in d.items() if t is not None
+        self.keys = [
+            (i, place, key)
+            for i, part in enumerate(parts)
+            for place in ("_parameters", "_buffers")
+            for key in vars(part)[place]
         ]
+        self.copies = [t.detach().contiguous().clone() for t in self._weights(parts)]
+        self.then = (ctypes.c_void_p * len(self.copies))(*[t.data_ptr() for t in self.copies])
+        self.now = (ctypes.c_void_p * len(self.copies))()
+        self.bytes = (ctypes.c_int64 * len(self.copies))(*[t.numel() * t.itemsize for t in self.copies])
         self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
         self.shapes = [(rows, program.input.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
         self.packed = torch.empty(self.plan.packed_size, dtype=dtype)
@@ -61,17 +66,26 @@ class _Ready:
         call.scratch = self.scratch.data_ptr()
         self.address = ctypes.addressof(call)
 
-    def serves(self, cell: Any, input: Tensor) -> bool:
-        return (
-            len(input) == self.rows
-            and input.dtype is self.dtype
-            and self.prepared.serves(cell)
-            and not any(self.prepared.hooks)
-            and all(
-                d.get(key) is t and t._version == version and t.data_ptr() == place
-                for d, key, t, version, place in self.weights
-            )
-        )
+    def _weights(self, parts: list[nn.Module]) -> list[Tensor]:
+        return [t for i, place, key in self.keys if (t := vars(parts[i])[place][key]) is not None]
+
+    def serves(self, cell: Cell, input: Tensor) -> bool:
+        """Whether the cell is what it was, down to the bits of its weights: not every change counts a version up."""
+        parts = self.prepared.parts_of(cell)
+        if len(input) != self.rows or input.dtype is not self.dtype or parts is None or altered(parts):
+            return False
+        try:
+            weights = self._weights(parts)
+        except KeyError:
+            return False
+        if len(weights) != len(self.copies):
+            return False
+        now = self.now
+        for i, (weight, copy) in enumerate(zip(weights, self.copies, strict=True)):
+            if weight.shape != copy.shape or weight.dtype is not copy.dtype or not weight.is_contiguous():
+                return False
+            now[i] = weight.data_ptr()
+        return bool(native.same(now, self.then, self.bytes))
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         final = tuple([torch.empty_like(s) for s in state])

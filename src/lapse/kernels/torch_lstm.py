@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lapse.cells import AugmentedLSTMCell, State
 from lapse.kernels.plain import plain_autograd
+from lapse.kernels.prepared import prepare
 from lapse.kernels.reference import initial_state
 from lapse.walk import Walk
 
@@ -22,7 +23,8 @@ class TorchLSTM:
         timespans: Tensor,
         walk: Walk,
     ) -> tuple[Tensor, State] | None:
-        if not plain_autograd():
+        prepared, parts = prepare(cell)
+        if not plain_autograd() or prepared.tensors(parts) is None:
             return None
         x = torch.cat([walk.gather(input), walk.gather(timespans).unsqueeze(-1)], -1)
         batch_sizes = walk.batch_sizes

@@ -8,8 +8,8 @@ from torch import Tensor
 
 KEPT_BYTES = 1 << 30  # what may lie idle; a training loop needs its largest tape once or twice
 
-# By size, which is a power of two: batches of nearly the same length share a buffer, and pages that nobody touches
-# cost nothing. No lock: memory comes back whenever the collector runs, which may be while this very thread looks for
+# By size, which is rounded: batches of nearly the same length share a buffer, and pages that nobody touches cost
+# nothing. No lock: memory comes back whenever the collector runs, which may be while this very thread looks for
 # some. Each operation on a dict or list is atomic, and what was seen may be gone a moment later.
 _idle: dict[int, list[np.ndarray]] = {}
 
@@ -27,10 +27,16 @@ class _Lease(np.ndarray):
 def borrow(size: int, dtype: torch.dtype) -> Tensor:
     """A tensor of ``size`` elements, contents arbitrary, whose memory goes back when its storage is freed."""
     count = max(1, size) * dtype.itemsize
-    raw = _take(1 << (count - 1).bit_length())
+    raw = _take(_rounded(count))
     lease = raw[:count].view(_Lease)
     lease.raw = raw
     return torch.from_numpy(lease).view(dtype)
+
+
+def _rounded(count: int) -> int:
+    """Up to three leading bits; as it is if it would not be kept anyway."""
+    unit = 1 << max(0, count.bit_length() - 3)
+    return count if count > KEPT_BYTES else -(-count // unit) * unit
 
 
 def _take(count: int) -> np.ndarray:

@@ -62,7 +62,7 @@ struct Plan {
   std::vector<bool> is_state;
   long record_width = 0, temporary_width = 0, adjoint_width = 0, state_width = 0;
   std::vector<long> forward_pack, backward_pack, gradient;  // where each parameter begins
-  long packed_size = 0, gradient_size = 0;
+  long packed_size = 0, forward_size = 0, gradient_size = 0;  // what the forward pass needs of the packed comes first
 
   bool is_input(int32_t reg) const { return reg >= input.reg && reg < input.reg + input.segments; }
 
@@ -92,6 +92,7 @@ struct Plan {
       gradient.push_back(gradient_size);
       gradient_size += p.segments * std::max(1, p.columns) * wide;  // transposed: a row for each column
     }
+    forward_size = packed_size;
     for (const Parameter& p : parameters) {
       backward_pack.push_back(packed_size);
       packed_size += p.columns ? p.segments * p.rows * padded<T>(p.columns) : 0;

@@ -195,7 +195,7 @@ class Run {
     return s;
   }
 
-  // Whether a row starts from zeros, as most do.
+  // Whether rows start from zeros, as most do; if so, and if weights are finite, products with them are zeros.
   bool fresh(int64_t t, const T* record, long rows) const {
     if (t > 0) return false;
     for (const Port& port : plan_.states) {
@@ -203,7 +203,9 @@ class Run {
       const T* last = first + rows * port.segments * plan_.width[port.reg];
       if (std::any_of(first, last, [](T x) { return x != 0; })) return false;
     }
-    return true;
+    Vec<T> sum{};
+    for (long i = 0; i < plan_.forward_size; i += kLanes<T>) sum += load(static_cast<const T*>(call_.packed) + i) * 0;
+    return total<T>(sum) == 0;
   }
 
   // One step forward into s.now, from s.before.
@@ -317,7 +319,8 @@ class Run {
       }
     }
     for (size_t i = 0; s.state_gradient && i < plan_.states.size(); ++i)
-      write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
+      if (call_.d_states[i])
+        write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
             b.rows * plan_.width[plan_.states[i].reg]);
     if (call_.d_spans) clear_padding(b, call_.d_spans, 1);
     if (s.input_gradient) clear_padding(b, call_.d_input, plan_.input.row_stride);
@@ -443,5 +446,10 @@ using namespace lapse;
 extern "C" {
 LAPSE_EXPORTS(float, f32)
 LAPSE_EXPORTS(double, f64)
+int32_t lapse_same(const void* const* now, const void* const* then, const int64_t* bytes, int32_t count) {
+  for (int32_t i = 0; i < count; ++i)
+    if (std::memcmp(now[i], then[i], size_t(bytes[i]))) return 0;
+  return 1;
+}
 int32_t lapse_vector_bytes() { return kVectorBytes; }
 }

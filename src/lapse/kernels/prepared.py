@@ -58,7 +58,8 @@ class Prepared:
         parts: list[nn.Module] = [cell]
         for parent, name, then, kind in self.parts:
             part = parts[parent]._modules.get(name)
-            if part is None or then() is not part or part.__class__ is not kind:
+            kept: bool = then() is part
+            if part is None or not kept or part.__class__ is not kind:
                 return None
             parts.append(part)
         same = all(len(part._modules) == count for part, count in zip(parts, self.children, strict=True))

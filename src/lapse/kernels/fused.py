@@ -140,7 +140,7 @@ class _Unroll(torch.autograd.Function):
         tape_size, scratch_size, ctx.scratch_size = plan.sizes(call)
         # What the backward pass needs too: the packed weights, and behind them the tape.
         kept = borrow(size + tape_size if differentiable else size, dtype)
-        plan.pack(transformed(rest[job.states :], job.program), kept, backward=differentiable)
+        call.finite = plan.pack(transformed(rest[job.states :], job.program), kept, backward=differentiable)
         scratch = borrow(scratch_size, dtype)
         output = borrow(len(x) * job.cell.hidden_size, dtype).view(len(x), -1)
         final = [torch.empty(rows, n, dtype=dtype) for n in job.cell.state_sizes]
@@ -153,7 +153,7 @@ class _Unroll(torch.autograd.Function):
         if call.failed_step >= 0:
             span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
             raise not_finite(call.failed_row, span, job.program.solver_steps).at_step(call.failed_step)
-        ctx.job = job
+        ctx.job, ctx.finite = job, call.finite
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, timespans, *rest, kept)
         return output, *final
@@ -165,27 +165,22 @@ class _Unroll(torch.autograd.Function):
         plain = plain_autograd() and all(g is None or _plain(g, kept.dtype) for g in grads)
         if torch.is_grad_enabled() or not plain:
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
-        return None, *_backward_fused(job, ctx.scratch_size, inputs, kept, grads, ctx.needs_input_grad[1:])
+        x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()
+        # The tensors as they were saved need not lie where they lay: hooks may have moved them.
+        call, scratch = job.call(x, spans), borrow(ctx.scratch_size, kept.dtype)
+        call.packed, call.scratch, call.finite = kept.data_ptr(), scratch.data_ptr(), ctx.finite
+        call.tape = call.packed + job.plan.packed_size * kept.dtype.itemsize
+        return None, *_backward_fused(job, call, inputs, grads, ctx.needs_input_grad[1:])
 
 
 def _backward_fused(
     job: _Job,
-    scratch_size: int,
+    call: native.Call,
     inputs: list[Tensor],
-    kept: Tensor,
     grads: tuple[Tensor | None, ...],
     wanted: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    """From the tensors as they were saved, which need not lie where they lay: hooks may have moved them."""
     plan, tensors = job.plan, inputs[2 + job.states :]
-    x, spans, scratch = (
-        inputs[0].detach().contiguous(),
-        inputs[1].detach().contiguous(),
-        borrow(scratch_size, kept.dtype),
-    )
-    call = job.call(x, spans)
-    call.packed, call.scratch = kept.data_ptr(), scratch.data_ptr()
-    call.tape = call.packed + plan.packed_size * kept.dtype.itemsize
     pulls = [None if g is None else _contiguous(g) for g in grads]
     results = [
         torch.empty_like(t, memory_format=torch.contiguous_format) if w else None

@@ -52,7 +52,7 @@ class Call(ctypes.Structure):
     """The arguments of one run, as ``csrc/run.cpp`` has them."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "width")),
+        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "width", "finite")),
         *(
             (name, ctypes.c_void_p)
             for name in (
@@ -130,12 +130,13 @@ def library() -> ctypes.CDLL | None:
     except (Unavailable, OSError) as error:
         warnings.warn(f"lapse runs without its fused kernels, several times slower: {error}", stacklevel=2)
         return None
+    loaded.lapse_same.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int32)
     for kind in ("f32", "f64"):
         getattr(loaded, f"lapse_plan_{kind}").restype = ctypes.c_void_p
         getattr(loaded, f"lapse_packed_size_{kind}").restype = ctypes.c_int64
         for name in ("plan", "free", "packed_size", "pack", "sizes", "forward", "backward", "apply"):
             function = getattr(loaded, f"lapse_{name}_{kind}")
-            function.restype = function.restype if name in ("plan", "packed_size") else None
+            function.restype = function.restype if name in ("plan", "packed_size", "pack") else None
         pointer = ctypes.c_void_p
         for name, more in {
             "forward": (),
@@ -145,14 +146,6 @@ def library() -> ctypes.CDLL | None:
         }.items():
             getattr(loaded, f"lapse_{name}_{kind}").argtypes = (pointer, pointer, *more)
     return loaded
-
-
-def same(now: ctypes.Array[Any], then: ctypes.Array[Any], sizes: ctypes.Array[ctypes.c_int64]) -> int:
-    """Whether the buffers at two lists of places hold the same bytes."""
-    loaded = library()
-    assert loaded is not None
-    result: int = loaded.lapse_same(now, then, sizes, len(sizes))
-    return result
 
 
 @functools.cache
@@ -208,9 +201,11 @@ class Plan:
         tape, forward, backward = counts
         return tape, forward, backward
 
-    def pack(self, tensors: list[torch.Tensor], packed: torch.Tensor, *, backward: bool) -> None:
+    def pack(self, tensors: list[torch.Tensor], packed: torch.Tensor, *, backward: bool) -> int:
+        """Lay weights out as products take them; whether all are finite."""
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
-        self._pack(self.handle, ctypes.addressof(pointers), packed.data_ptr(), backward)
+        finite: int = self._pack(self.handle, ctypes.addressof(pointers), packed.data_ptr(), backward)
+        return finite
 
 
 def _op(op: Any) -> _Op:

@@ -24,7 +24,6 @@ from lapse.kernels.program import Program
 from lapse.kernels.steps import STEPS
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {"softplus": F.softplus, "exp": torch.exp}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Prepared:
@@ -49,6 +48,7 @@ class Prepared:
         self.places = [_place(named, name) for name in names]
         buffers = dict(cell.named_buffers())
         self.buffers = [i for i, name in enumerate(names) if name in buffers]
+        self.plain = [-1] * len(named)  # how many attributes each part had when it was last seen to be plain
         self._plans: dict[torch.dtype, native.Plan] = {}
 
     def parts_of(self, cell: Cell) -> list[nn.Module] | None:
@@ -67,7 +67,7 @@ class Prepared:
 
     def tensors(self, parts: list[nn.Module]) -> list[Tensor] | None:
         """The program's tensors; None if they are not what it expects, or the parts may do something else."""
-        if self.program is None or altered(parts):
+        if self.program is None or self.altered(parts):
             return None
         try:
             found = [get(parts[i]) for i, get in self.places]
@@ -78,6 +78,20 @@ class Prepared:
             return None
         return found if fitting else None
 
+    def altered(self, parts: list[nn.Module]) -> bool:
+        """Whether hooks or functions of their own may make the parts do something else than their classes say."""
+        if _has_any_global_hook():
+            return True
+        for i, part in enumerate(parts):
+            own: dict[str, Any] = vars(part)
+            if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
+                return True
+            # Attributes are looked at one by one only when there are more or fewer of them.
+            if own["_backward_pre_hooks"] or (len(own) != self.plain[i] and not _plain(part)):
+                return True
+            self.plain[i] = len(own)
+        return False
+
     def plan(self, dtype: torch.dtype) -> native.Plan:
         assert self.program is not None
         if dtype not in self._plans:
@@ -85,13 +99,10 @@ class Prepared:
         return self._plans[dtype]
 
 
-def altered(parts: list[nn.Module]) -> bool:
-    """Whether hooks or functions of their own may make the parts do something else than their classes say."""
-    return _has_any_global_hook() or any(_altered(vars(part), type(part)) for part in parts)
-
-
-def _altered(part: dict[str, Any], kind: Any) -> bool:
-    return any(part[hooks] for hooks in HOOKS) or not part.keys().isdisjoint(_methods(kind))
+def _plain(part: nn.Module) -> bool:
+    """Whether no function of its own stands in for one of its class."""
+    kind: Any = type(part)
+    return vars(part).keys().isdisjoint(_methods(kind))
 
 
 @functools.cache
@@ -102,7 +113,7 @@ def _methods(kind: type[nn.Module]) -> frozenset[str]:
 @functools.cache
 def _kinds(cell_type: type[Cell]) -> dict[str, type[nn.Module]]:
     """The classes of a cell's parts, as its constructor makes them."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         return {name: type(part) for name, part in cell_type(1, 1).named_modules()}
 
 

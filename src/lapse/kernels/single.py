@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +19,7 @@ from lapse.cells import Cell, State
 from lapse.kernels import native
 from lapse.kernels.fused import Fused
 from lapse.kernels.plain import plain_autograd
-from lapse.kernels.prepared import altered, prepare, transformed
+from lapse.kernels.prepared import prepare, transformed
 from lapse.kernels.steps import STEPS
 from lapse.solvers import not_finite
 
@@ -43,20 +44,28 @@ class _Ready:
             for place in ("_parameters", "_buffers")
             for key in vars(part)[place]
         ]
-        self.copies = [t.detach().contiguous().clone() for t in self._weights(parts)]
-        self.then = (ctypes.c_void_p * len(self.copies))(*[t.data_ptr() for t in self.copies])
-        self.now = (ctypes.c_void_p * len(self.copies))()
-        self.bytes = (ctypes.c_int64 * len(self.copies))(*[t.numel() * t.itemsize for t in self.copies])
+        weights = self._weights(parts)
+        self.copies = [t.detach().contiguous().clone() for t in weights]
+        self.at = [t.data_ptr() for t in weights]
+        self.whole = all(t.is_contiguous() for t in weights)
+        count, bytes_of = len(weights), [t.numel() * t.itemsize for t in weights]
+        self.buffers: list[ctypes.Array[Any]] = [
+            (ctypes.c_void_p * count)(*self.at),
+            (ctypes.c_void_p * count)(*[t.data_ptr() for t in self.copies]),
+            (ctypes.c_int64 * count)(*bytes_of),
+        ]
+        self.comparison = (*[ctypes.addressof(buffer) for buffer in self.buffers], count)
+        self.same = self.plan.library.lapse_same
         self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
         self.shapes = [(rows, program.input.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
         self.packed = torch.empty(self.plan.packed_size, dtype=dtype)
-        self.plan.pack(transformed(tensors, program), self.packed, backward=False)
+        finite = self.plan.pack(transformed(tensors, program), self.packed, backward=False)
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
         self.output = torch.empty(rows, cell.hidden_size, dtype=dtype)
         self.sizes, self.at_step = (ctypes.c_int64 * 1)(rows), (ctypes.c_int64 * 1)(0)
         self.at_row = (ctypes.c_int64 * rows)(*range(rows))
-        self.call = call = native.Call(1, rows, rows, 1, 0)
+        self.call = call = native.Call(1, rows, rows, 1, 0, 0, finite)
         call.batch_sizes, call.at_step = ctypes.addressof(self.sizes), ctypes.addressof(self.at_step)
         call.at_row = ctypes.addressof(self.at_row)
         call.states, call.final_states = ctypes.addressof(self.states), ctypes.addressof(self.final)
@@ -72,20 +81,17 @@ class _Ready:
     def serves(self, cell: Cell, input: Tensor) -> bool:
         """Whether the cell is what it was, down to the bits of its weights: not every change counts a version up."""
         parts = self.prepared.parts_of(cell)
-        if len(input) != self.rows or input.dtype is not self.dtype or parts is None or altered(parts):
+        if len(input) != self.rows or input.dtype is not self.dtype or not self.whole:
+            return False
+        if parts is None or self.prepared.altered(parts):
             return False
         try:
             weights = self._weights(parts)
         except KeyError:
             return False
-        if len(weights) != len(self.copies):
+        if [t.data_ptr() for t in weights] != self.at or not all(t.is_contiguous() for t in weights):
             return False
-        now = self.now
-        for i, (weight, copy) in enumerate(zip(weights, self.copies, strict=True)):
-            if weight.shape != copy.shape or weight.dtype is not copy.dtype or not weight.is_contiguous():
-                return False
-            now[i] = weight.data_ptr()
-        return bool(native.same(now, self.then, self.bytes))
+        return bool(self.same(*self.comparison))
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         final = tuple([torch.empty_like(s) for s in state])

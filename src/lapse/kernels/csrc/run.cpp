@@ -17,9 +17,9 @@ using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_
 // Step t of row r lies at place at_step[t] + at_row[r] of input, spans, output and their gradients. `width` is how many
 // steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed. A gradient
 // that is not there is zero if it is an argument, and not wanted if it is a result; without `states` all rows start from
-// zeros.
+// zeros. `finite` says that all weights are.
 struct Call {
-  int64_t steps, rows, block, threads, every, width;
+  int64_t steps, rows, block, threads, every, width, finite;
   const int64_t *batch_sizes, *at_step, *at_row;
   const void *input, *spans;
   void* output;
@@ -197,15 +197,13 @@ class Run {
 
   // Whether rows start from zeros, as most do; if so, and if weights are finite, products with them are zeros.
   bool fresh(int64_t t, const T* record, long rows) const {
-    if (t > 0) return false;
+    if (t > 0 || !call_.finite) return false;
     for (const Port& port : plan_.states) {
       const T* first = record + rows * plan_.column[port.reg];
       const T* last = first + rows * port.segments * plan_.width[port.reg];
       if (std::any_of(first, last, [](T x) { return x != 0; })) return false;
     }
-    Vec<T> sum{};
-    for (long i = 0; i < plan_.forward_size; i += kLanes<T>) sum += load(static_cast<const T*>(call_.packed) + i) * 0;
-    return total<T>(sum) == 0;
+    return true;
   }
 
   // One step forward into s.now, from s.before.
@@ -384,8 +382,9 @@ class Run {
   int64_t tape_rows_ = 0;
 };
 
+// Whether all of them are finite.
 template <class T>
-void pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool backward) {
+bool pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool backward) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const Parameter& p = plan.parameters[i];
     const T* from = static_cast<const T*>(tensors[p.tensor]) + p.offset;
@@ -405,6 +404,9 @@ void pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool 
       back += p.rows * padded<T>(p.columns);
     }
   }
+  Vec<T> sum{};
+  for (long i = 0; i < plan.forward_size; i += kLanes<T>) sum += load(packed + i) * 0;
+  return total<T>(sum) == 0;
 }
 
 }  // namespace lapse
@@ -427,8 +429,8 @@ using namespace lapse;
   }                                                                                                                    \
   void lapse_free_##suffix(void* plan) { delete static_cast<Plan<T>*>(plan); }                                         \
   int64_t lapse_packed_size_##suffix(void* plan) { return static_cast<Plan<T>*>(plan)->packed_size; }                  \
-  void lapse_pack_##suffix(void* plan, void** tensors, void* packed, int32_t backward) {                               \
-    pack_parameters(*static_cast<Plan<T>*>(plan), tensors, static_cast<T*>(packed), backward != 0);                    \
+  int32_t lapse_pack_##suffix(void* plan, void** tensors, void* packed, int32_t backward) {                            \
+    return pack_parameters(*static_cast<Plan<T>*>(plan), tensors, static_cast<T*>(packed), backward != 0);             \
   }                                                                                                                    \
   void lapse_sizes_##suffix(void* plan, Call* call, int64_t* sizes) {                                                  \
     const Run<T> run(*static_cast<Plan<T>*>(plan), *call);                                                             \

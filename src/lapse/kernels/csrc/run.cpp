@@ -393,6 +393,11 @@ bool pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool 
     if (!p.columns) {
       for (long g = 0; g < p.segments; ++g)
         for (long r = 0; r < wide; ++r) *to++ = r < p.rows ? from[(g * p.rows + r) * p.stride] : T(0);
+      // Not of zeros: what is packed is looked through for values that are not finite.
+      for (long i = p.segments * wide; i > 0; --i, ++to) {
+        const T value = to[-p.segments * wide];
+        *to = std::abs(value) < std::numeric_limits<T>::min() ? T(0) : 1 / value;
+      }
       continue;
     }
     T* back = packed + plan.backward_pack[i];

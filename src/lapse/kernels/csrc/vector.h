@@ -209,27 +209,28 @@ inline D vfloor(D x) {
   return lanes(x, [](double v) { return std::floor(v); });
 }
 
-// The coefficients of an exponential step for z ≥ 0: e^{−z} and φ(z) = (1 − e^{−z}) / z, the latter from e^{−z} − 1 as it
-// comes, without cancellation.
-LAPSE_INLINE void damping(F z, F& e, F& phi) {
-  const F x = at_least(-z, -86.5f);
+// Of an exponential step, for z ≥ 0: e^{−z} and 1 − e^{−z}, the latter without cancellation.
+LAPSE_INLINE void damping(F z, F& e, F& lost) {
   F scale, rest;
-  split_exp(x, scale, rest);
+  split_exp(at_least(-z, -86.5f), scale, rest);
   e = scale * rest + scale;
-  phi = z > 0 ? (scale * rest + (scale - 1)) / -z : fill(1.0f);
+  lost = (1 - scale) - scale * rest;
 }
-inline void damping(D z, D& e, D& phi) {
+inline void damping(D z, D& e, D& lost) {
   e = vexp(-z);
-  phi = z > 0 ? lanes(-z, [](double v) { return std::expm1(v); }) / -z : fill(1.0);
+  lost = -lanes(-z, [](double v) { return std::expm1(v); });
 }
 
-// φ'(z), given e^{−z}: below 0.75 the series Σ_j (−1)^j j z^{j−1} / (j + 1)!, which does not cancel, above it
-// (e^{−z} − φ) / z.
 template <class T>
-inline Vec<T> phi_slope(Vec<T> z, Vec<T> e) {
+constexpr T kSmall = sizeof(T) == 4 ? T(1e-30) : T(1e-290);  // far from where reciprocals end
+
+// φ'(z) for φ(z) = (1 − e^{−z}) / z, given 1/z and e^{−z}: below 0.75 the series Σ_j (−1)^j j z^{j−1} / (j + 1)!, which does not
+// cancel, above it (e^{−z} − φ) / z.
+template <class T>
+inline Vec<T> phi_slope(Vec<T> z, Vec<T> per_z, Vec<T> e) {
   constexpr int terms = sizeof(T) == 4 ? 9 : 17;
   const auto far = z > T(0.75);
-  const Vec<T> near = far ? Vec<T>{} : z, large = far ? z : fill(T(1));
+  const Vec<T> near = far ? Vec<T>{} : z;
   double factorial = 1;
   for (int j = 2; j <= terms + 1; ++j) factorial *= j;
   Vec<T> series{};
@@ -238,7 +239,7 @@ inline Vec<T> phi_slope(Vec<T> z, Vec<T> e) {
     series = series * near + T((j % 2 ? -j : j) / factorial);
     factorial /= j + 1;
   }
-  return far ? (e - (1 - e) / large) / large : series;
+  return far ? (e - (1 - e) * per_z) * per_z : series;
 }
 
 }  // namespace lapse

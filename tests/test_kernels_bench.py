@@ -36,6 +36,11 @@ def test_the_command_writes_a_table_and_json(tmp_path: Path) -> None:
     assert result["settings"] == {"repeats": 1, "threads": 1}
 
 
+def test_the_help_names_the_sections() -> None:
+    done = CliRunner().invoke(app, ["bench", "--help"])
+    assert f"Sections: {', '.join(bench.SECTIONS)}." in " ".join(done.stdout.split())
+
+
 def test_an_unknown_section_is_a_usage_error() -> None:
     done = CliRunner().invoke(app, ["bench", "--only", "everything"])
     assert done.exit_code == 2

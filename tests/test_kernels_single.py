@@ -168,6 +168,16 @@ def test_a_change_that_counts_no_version_up_is_seen() -> None:
             torch.testing.assert_close(kernels.step(cell, x, state, gap)[0], cell.step(x, state, gap)[0])
 
 
+def test_a_negated_view_is_read_as_its_values() -> None:
+    torch.manual_seed(0)
+    cell = cells.ODELSTMCell(3, 8)
+    gap, state = torch.rand(1), cell.initial_state(1)
+    with torch.no_grad():
+        kernels.step(cell, torch.randn(1, 3), state, gap)
+        x = torch._neg_view(torch.randn(1, 3))
+        torch.testing.assert_close(kernels.step(cell, x, state, gap)[0], cell.step(x, state, gap)[0])
+
+
 def test_a_cell_made_without_gradients_at_all() -> None:
     with torch.inference_mode():
         cell = cells.ODELSTMCell(3, 8)

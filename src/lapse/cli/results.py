@@ -123,14 +123,16 @@ def gradients(
 
 @app.command()
 def bench(
-    only: Annotated[list[str] | None, typer.Option(help="Run this section alone; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this section; may be repeated.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 15,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of the kernels.")] = 2,
     output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
 ) -> None:
     """Speed against peers, as ratios measured in turns in one run.
 
-    Example: `lapse bench --only cells --repeats 5`
+    Sections: lstm, reference, authors, cfc, torchdiffeq, ragged, roofline, latency, growth, memory.
+
+    Example: `lapse bench --only lstm --only authors --repeats 25`
     """
     from lapse import bench as speed
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lapse.cells import Cell, State
 from lapse.kernels import native
-from lapse.kernels.plain import plain_autograd
+from lapse.kernels.plain import plain_autograd, plain_tensor
 from lapse.kernels.prepared import Prepared, prepare, transformed
 from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
@@ -110,18 +110,9 @@ class Fused:
         if any(t.shape[-1] != port.row_stride for t, port in zip((input, *state), ports, strict=False)):
             return None
         given = (input, timespans, *state, *tensors)
-        return tensors if all(_plain(t, dtype) for t in given) and native.library() is not None else None
-
-
-def _plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
-        and tensor.dtype == dtype
-        and tensor.is_cpu
-        and tensor.layout == torch.strided
-        and not tensor.is_neg()
-    )
+        return (
+            tensors if all(plain_tensor(t, dtype) for t in given) and native.library() is not None else None
+        )
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
@@ -162,7 +153,7 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *inputs, kept = ctx.saved_tensors
         job: _Job = ctx.job
-        plain = plain_autograd() and all(g is None or _plain(g, kept.dtype) for g in grads)
+        plain = plain_autograd() and all(g is None or plain_tensor(g, kept.dtype) for g in grads)
         if torch.is_grad_enabled() or not plain:
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
         x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()

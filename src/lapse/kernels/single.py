@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lapse.cells import Cell, State
 from lapse.kernels import native
 from lapse.kernels.fused import Fused
-from lapse.kernels.plain import plain_autograd
+from lapse.kernels.plain import plain_autograd, plain_tensor
 from lapse.kernels.prepared import prepare, transformed
 from lapse.kernels.steps import STEPS
 from lapse.solvers import not_finite
@@ -120,8 +120,7 @@ def step(cell: Cell, input: Tensor, state: State, timespan: Tensor) -> tuple[Ten
     given = (input, timespan, *state)
     if [t.shape for t in given] != ready.shapes:
         return cell.step(input, state, timespan)
-    for tensor in given:
-        if tensor.dtype is not ready.dtype or not tensor.is_cpu or not tensor.is_contiguous():
-            return cell.step(input, state, timespan)
+    if not all(plain_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given):
+        return cell.step(input, state, timespan)
     with ready.lock:
         return ready.step(input, state, timespan)

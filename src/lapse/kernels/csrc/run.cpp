@@ -319,7 +319,7 @@ class Run {
     for (size_t i = 0; s.state_gradient && i < plan_.states.size(); ++i)
       if (call_.d_states[i])
         write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
-            b.rows * plan_.width[plan_.states[i].reg]);
+              b.rows * plan_.width[plan_.states[i].reg]);
     if (call_.d_spans) clear_padding(b, call_.d_spans, 1);
     if (s.input_gradient) clear_padding(b, call_.d_input, plan_.input.row_stride);
   }
@@ -382,7 +382,7 @@ class Run {
   int64_t tape_rows_ = 0;
 };
 
-// Whether all of them are finite.
+// Lay parameters out as the operations read them. Whether all of them are finite.
 template <class T>
 bool pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool backward) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
@@ -393,11 +393,9 @@ bool pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool 
     if (!p.columns) {
       for (long g = 0; g < p.segments; ++g)
         for (long r = 0; r < wide; ++r) *to++ = r < p.rows ? from[(g * p.rows + r) * p.stride] : T(0);
-      // Not of zeros: what is packed is looked through for values that are not finite.
-      for (long i = p.segments * wide; i > 0; --i, ++to) {
-        const T value = to[-p.segments * wide];
-        *to = std::abs(value) < std::numeric_limits<T>::min() ? T(0) : 1 / value;
-      }
+      // Zeros of zeros: what is packed is looked through for values that are not finite.
+      std::transform(to - p.segments * wide, to, to,
+                     [](T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; });
       continue;
     }
     T* back = packed + plan.backward_pack[i];

@@ -246,6 +246,28 @@ def test_same_threads_same_bits(count: int) -> None:
                 assert torch.equal(value, first[name]), name
 
 
+def test_a_thread_that_does_it_all_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps go to whichever thread is free: here the second one comes too late for any."""
+    work_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    @ctypes.CFUNCTYPE(None, work_type, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    def alone(work: Callable[[int], None], shared: int, threads: int, flags: int) -> None:
+        asked.append(threads)
+        work(shared)
+
+    asked: list[int] = []
+    torch.manual_seed(0)
+    cell = make(cells.ODELSTMCell, None, 3, 32)
+    inputs, sizes = arguments(cell, [9] * 200 + [4] * 50 + [1] * 20, torch.float32)
+    weights = [torch.randn(len(inputs[0]), 32), *(torch.randn_like(s) for s in inputs[2:])]
+    with on_threads(2):
+        shared = everything("fused", cell, inputs, sizes, weights)
+        monkeypatch.setattr(native, "parallel", lambda: ctypes.cast(alone, ctypes.c_void_p).value)
+        for name, value in everything("fused", cell, inputs, sizes, weights).items():
+            assert torch.equal(value, shared[name]), name
+    assert asked == [2, 2, 2]  # forward, backward, and the sums of gradients
+
+
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     torch.manual_seed(0)
     cell = make(cells.ODELSTMCell, None, 3, 32)

@@ -8,7 +8,8 @@
 namespace lapse {
 
 // One term A B of a product: element (row, k) of A is a[row * a_row + k * a_depth]. B is packed in panels of two vectors'
-// columns each (the last one may be a single vector), or, with a `b_row`, lies as it is, that far from one k to the next.
+// columns each (the last one may be a single vector). Or, with a `b_row`, B lies as it is, that far from one k to the next,
+// and A beside it lies with its rows next to each other: a_row is 1, as in a sum of outer products.
 template <class T>
 struct Factor {
   long depth;
@@ -30,7 +31,7 @@ struct Product {
 };
 
 // By value: a store may alias anything, so what lies behind a reference would be loaded again after each of them.
-template <class T, int ROWS, int VECTORS>
+template <class T, bool PACKED, int ROWS, int VECTORS>
 LAPSE_INLINE void tile(const Product<T> p, long row, long column) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[ROWS][VECTORS];
@@ -44,9 +45,9 @@ LAPSE_INLINE void tile(const Product<T> p, long row, long column) {
       sum[r][v] = init ? load(init + r * p.init_row + v * L) : Vec<T>{};
   for (int i = 0; i < p.count; ++i) {
     const Factor<T>& f = p.factors[i];
-    const long a_row = f.a_row, a_depth = f.a_depth, b_row = f.b_row ? f.b_row : VECTORS * L;
+    const long a_row = PACKED ? f.a_row : 1, a_depth = f.a_depth, b_row = PACKED ? VECTORS * L : f.b_row;
     const T* a = f.a + row * a_row;
-    const T* b = f.b + (f.b_row ? column : column * f.depth);
+    const T* b = f.b + (PACKED ? column * f.depth : column);
     for (long k = 0; k < f.depth; ++k) {
       Vec<T> columns[VECTORS];
 #pragma GCC unroll 16
@@ -67,44 +68,49 @@ LAPSE_INLINE void tile(const Product<T> p, long row, long column) {
     for (int v = 0; v < VECTORS; ++v) store(c + r * p.c_row + v * L, sum[r][v]);
 }
 
-template <class T, int ROWS, int VECTORS>
+template <class T, bool PACKED, int ROWS, int VECTORS>
 inline void tiles(const Product<T> p, long row, long column, long count) {
-  for (; count > 0; --count, row += ROWS) tile<T, ROWS, VECTORS>(p, row, column);
+  for (; count > 0; --count, row += ROWS) tile<T, PACKED, ROWS, VECTORS>(p, row, column);
 }
 
 // `count` tiles of `height` rows, one below the other.
-template <class T, int VECTORS>
+template <class T, bool PACKED, int VECTORS>
 inline void tiles(const Product<T>& p, long row, long column, long count, long height) {
   static_assert(kTileRows <= 8, "a case for every height");
   switch (height) {
-    case 1: return tiles<T, 1, VECTORS>(p, row, column, count);
-    case 2: return tiles<T, 2, VECTORS>(p, row, column, count);
-    case 3: return tiles<T, 3, VECTORS>(p, row, column, count);
-    case 4: return tiles<T, 4, VECTORS>(p, row, column, count);
-    case 5: return tiles<T, kTileRows >= 5 ? 5 : 1, VECTORS>(p, row, column, count);
-    case 6: return tiles<T, kTileRows >= 6 ? 6 : 1, VECTORS>(p, row, column, count);
-    case 7: return tiles<T, kTileRows >= 7 ? 7 : 1, VECTORS>(p, row, column, count);
-    default: return tiles<T, kTileRows >= 8 ? 8 : 1, VECTORS>(p, row, column, count);
+    case 1: return tiles<T, PACKED, 1, VECTORS>(p, row, column, count);
+    case 2: return tiles<T, PACKED, 2, VECTORS>(p, row, column, count);
+    case 3: return tiles<T, PACKED, 3, VECTORS>(p, row, column, count);
+    case 4: return tiles<T, PACKED, 4, VECTORS>(p, row, column, count);
+    case 5: return tiles<T, PACKED, kTileRows >= 5 ? 5 : 1, VECTORS>(p, row, column, count);
+    case 6: return tiles<T, PACKED, kTileRows >= 6 ? 6 : 1, VECTORS>(p, row, column, count);
+    case 7: return tiles<T, PACKED, kTileRows >= 7 ? 7 : 1, VECTORS>(p, row, column, count);
+    default: return tiles<T, PACKED, kTileRows >= 8 ? 8 : 1, VECTORS>(p, row, column, count);
   }
 }
 
 // A panel of columns against all rows, in tiles of nearly equal height.
-template <class T, int VECTORS>
+template <class T, bool PACKED, int VECTORS>
 inline void panel(const Product<T>& p, long rows, long column) {
   const long count = (rows + kTileRows - 1) / kTileRows, height = rows / count, tall = rows % count;
-  if (tall) tiles<T, VECTORS>(p, 0, column, tall, height + 1);
-  tiles<T, VECTORS>(p, tall * (height + 1), column, count - tall, height);
+  if (tall) tiles<T, PACKED, VECTORS>(p, 0, column, tall, height + 1);
+  tiles<T, PACKED, VECTORS>(p, tall * (height + 1), column, count - tall, height);
 }
 
-template <class T>
+template <class T, bool PACKED>
 inline void multiply(const Product<T>& p, long rows, long columns) {
   constexpr long L = kLanes<T>;
   long column = 0;
   // Few rows would leave most sums' registers idle; a B that is not packed can be taken in wider panels.
-  if (rows <= kTileRows / 2 && p.count && p.factors[0].b_row)
-    for (; columns - column >= 4 * L; column += 4 * L) panel<T, 4>(p, rows, column);
-  for (; columns - column >= 2 * L; column += 2 * L) panel<T, 2>(p, rows, column);
-  if (column < columns) panel<T, 1>(p, rows, column);
+  if (!PACKED && rows <= kTileRows / 2)
+    for (; columns - column >= 4 * L; column += 4 * L) panel<T, PACKED, 4>(p, rows, column);
+  for (; columns - column >= 2 * L; column += 2 * L) panel<T, PACKED, 2>(p, rows, column);
+  if (column < columns) panel<T, PACKED, 1>(p, rows, column);
+}
+
+template <class T>
+inline void multiply(const Product<T>& p, long rows, long columns) {
+  return p.count && p.factors[0].b_row ? multiply<T, false>(p, rows, columns) : multiply<T, true>(p, rows, columns);
 }
 
 // One row, B packed: four panels at once, or the additions would wait for each other. Each sum runs in the order above.
@@ -130,9 +136,9 @@ inline void multiply_row(Product<T> p, long columns) {
   }
   for (; column < columns; column += 2 * L) {
     if (columns - column >= 2 * L)
-      tile<T, 1, 2>(p, 0, column);
+      tile<T, true, 1, 2>(p, 0, column);
     else
-      tile<T, 1, 1>(p, 0, column);
+      tile<T, true, 1, 1>(p, 0, column);
   }
 }
 

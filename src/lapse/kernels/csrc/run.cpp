@@ -1,8 +1,8 @@
 // The loop over time: blocks of rows run a plan's operations step after step, forward and backward, on several threads.
 //
 // Rows do not meet except in the gradients of parameters, so a block goes through all its steps alone, with its state in
-// the cache. Blocks are dealt out to threads in a fixed way and every thread sums its own gradients, which are added up in
-// the threads' order: the same number of threads gives the same bits.
+// the cache. Blocks are dealt out to lanes in a fixed way and every lane sums its own gradients, which are added up in the
+// lanes' order: the same number of threads gives the same bits, whichever thread runs which steps of a lane.
 #include <atomic>
 #include <limits>
 #include <thread>
@@ -33,16 +33,17 @@ struct Call {
   int64_t failed_step, failed_row;
 };
 
+// body(i) for every i below `count`, by this thread and up to `threads` - 1 others.
 template <class Body>
-void in_parallel(Parallel parallel, int64_t threads, Body body) {
+void in_parallel(Parallel parallel, int64_t threads, int64_t count, Body body) {
   struct Shared {
     Body* body;
     std::atomic<int64_t> next;
-    int64_t threads;
-  } shared{&body, {0}, threads};
+    int64_t count;
+  } shared{&body, {0}, count};
   auto work = [](void* p) {
     Shared& s = *static_cast<Shared*>(p);
-    for (int64_t i; (i = s.next++) < s.threads;) (*s.body)(i);
+    for (int64_t i; (i = s.next++) < s.count;) (*s.body)(i);
   };
   if (threads <= 1) return work(&shared);
   if (parallel) return parallel(work, &shared, unsigned(threads), 0);
@@ -61,6 +62,24 @@ struct Block {
   int64_t first, rows, steps, tape_rows, tape_begin, kept_begin;
 };
 
+// Blocks that go one after the other, through the same memory and into the same sums of gradients. One thread at a time
+// works on a lane, for some steps.
+template <class T>
+struct Lane {
+  std::vector<Block> blocks;
+  T* memory;
+  std::atomic<bool> taken{false};
+  std::atomic<int64_t> left{0};  // steps of rows
+
+  // Where it is: the block and its step that come next, and what passes from step to step.
+  size_t block = 0;
+  int64_t t = -1;
+  Step<T> s;
+  T *record, *kept;
+  long known;  // rows whose adjoints the step after has left
+  std::pair<int64_t, int64_t> failed{std::numeric_limits<int64_t>::max(), 0};
+};
+
 template <class T>
 class Run {
  public:
@@ -77,33 +96,31 @@ class Run {
       blocks_.push_back(b);
     }
     tape_rows_ = call.every ? kept : tape;
-    deal();
+    // Two a thread, so that one can be handed over; one where memory is dear, or there is nobody to hand it to.
+    const size_t most = call.every || call.threads == 1 ? call.threads : 2 * call.threads;
+    lanes_ = std::vector<Lane<T>>(std::min(blocks_.size(), most));
   }
 
   int64_t tape_size() const { return tape_rows_ * (call_.every ? plan_.state_width : plan_.record_width); }
-  int64_t scratch_size(bool backward) const { return call_.threads * scratch_per_thread(backward); }
+  int64_t scratch_size(bool backward) const {
+    return int64_t(lanes_.size()) * lane_size(backward) + call_.threads * thread_size(backward);
+  }
 
   void forward() {
-    std::vector<std::pair<int64_t, int64_t>> failed(call_.threads, {std::numeric_limits<int64_t>::max(), 0});
-    in_parallel(call_.parallel, call_.threads, [&](int64_t thread) {
-      for (const Block& b : dealt_[thread]) failed[thread] = std::min(failed[thread], forward(b, scratch(thread, false)));
-    });
-    const auto first = *std::min_element(failed.begin(), failed.end());
+    deal(false);
+    share(&Run::forward, false);
+    auto first = lanes_[0].failed;
+    for (const Lane<T>& lane : lanes_) first = std::min(first, lane.failed);
     call_.failed_step = first.first == std::numeric_limits<int64_t>::max() ? -1 : first.first;
     call_.failed_row = first.second;
   }
 
   void backward() {
-    in_parallel(call_.parallel, call_.threads, [&](int64_t thread) {
-      T* mine = scratch(thread, true);
-      std::fill(mine, mine + plan_.gradient_size, T(0));
-      for (const Block& b : dealt_[thread]) backward(b, mine);
+    deal(true);
+    share(&Run::backward, true);
+    in_parallel(call_.parallel, call_.threads, int64_t(plan_.parameters.size()) * kMostSegments, [&](int64_t i) {
+      write_gradient(size_t(i / kMostSegments), long(i % kMostSegments));
     });
-    for (int64_t thread = 1; thread < call_.threads; ++thread) {
-      T *sum = scratch(0, true), *more = scratch(thread, true);
-      for (long i = 0; i < plan_.gradient_size; i += kLanes<T>) store(sum + i, load(sum + i) + load(more + i));
-    }
-    write_gradients(scratch(0, true));
   }
 
  private:
@@ -111,29 +128,55 @@ class Run {
     return std::clamp<int64_t>(call_.batch_sizes[step] - b.first, 0, b.rows);
   }
 
-  // The longest blocks come first, each to the thread with the least to do.
-  void deal() {
-    dealt_.resize(call_.threads);
-    std::vector<int64_t> load(call_.threads, 0);
+  // The longest blocks come first, each to the lane with the least to do: in the same way for the same number of threads.
+  void deal(bool backward) {
+    for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].memory = scratch() + int64_t(i) * lane_size(backward);
     for (const Block& b : blocks_) {
-      const size_t least = std::min_element(load.begin(), load.end()) - load.begin();
-      dealt_[least].push_back(b);
-      load[least] += b.tape_rows;
+      Lane<T>& least = *std::min_element(lanes_.begin(), lanes_.end(), [](auto& a, auto& b) { return a.left < b.left; });
+      least.blocks.push_back(b);
+      least.left += b.tape_rows - b.rows;
     }
   }
 
-  int64_t scratch_per_thread(bool backward) const {
-    int64_t size = call_.block * plan_.temporary_width + padded<T>(call_.block);
-    if (backward)
-      size += plan_.gradient_size + call_.block * (plan_.adjoint_width + 2 * plan_.state_width) +
-              (call_.every ? (call_.every + 1) * call_.block * plan_.record_width : 0) + padded<T>(call_.block);
-    else
-      size += 2 * call_.block * plan_.record_width;
-    return size + 64 / int64_t(sizeof(T));
+  // All lanes to their ends. A thread keeps to its own lanes, half of what is left of the longer one at a time, and helps
+  // with those of others at the end: a processor that is slow for a moment, which is common where machines are shared,
+  // would keep all others waiting. Who ran what does not show in the results.
+  void share(void (Run::*go)(Lane<T>&, int64_t, T*) const, bool backward) {
+    in_parallel(call_.parallel, call_.threads, call_.threads, [&](int64_t thread) {
+      T* memory = scratch() + int64_t(lanes_.size()) * lane_size(backward) + thread * thread_size(backward);
+      while (Lane<T>* lane = take(thread)) {
+        const int64_t left = lane->left;
+        (this->*go)(*lane, call_.threads == 1 ? left : std::max<int64_t>(left / 2, 1), memory);
+        lane->taken.store(false, std::memory_order_release);
+      }
+    });
   }
-  T* scratch(int64_t thread, bool backward) const {
-    return static_cast<T*>(call_.scratch) + thread * scratch_per_thread(backward);
+
+  // The longest lane that nobody works on, one of the thread's own if there is any.
+  Lane<T>* take(int64_t thread) {
+    for (;;) {
+      Lane<T>* best = nullptr;
+      std::pair<bool, int64_t> most{false, 0};
+      for (size_t i = 0; i < lanes_.size(); ++i) {
+        const std::pair<bool, int64_t> here{int64_t(i) % call_.threads == thread, lanes_[i].left};
+        if (lanes_[i].taken || here.second == 0 || here <= most) continue;
+        best = &lanes_[i], most = here;
+      }
+      if (!best || !best->taken.exchange(true, std::memory_order_acquire)) return best;
+    }
   }
+
+  // What a lane keeps from step to step, and what a thread needs for one step.
+  int64_t lane_size(bool backward) const {
+    int64_t size = 2 * call_.block * (backward ? plan_.state_width : plan_.record_width);
+    if (backward) size += plan_.gradient_size + (call_.every ? (call_.every + 1) * call_.block * plan_.record_width : 0);
+    return lines(size);
+  }
+  int64_t thread_size(bool backward) const {
+    return lines(call_.block * (plan_.temporary_width + (backward ? plan_.adjoint_width : 0)) + 2 * padded<T>(call_.block));
+  }
+  static int64_t lines(int64_t size) { return (size + 31) / 16 * 16; }  // none shared by two of them
+  T* scratch() const { return static_cast<T*>(call_.scratch); }
 
   // Where the rows of a block lie in a tensor outside: states one after the other, inputs and outputs at their places.
   struct Places {
@@ -182,13 +225,11 @@ class Run {
     for (long r = 0; r < s.rows; ++r) s.spans[r] = static_cast<const T*>(call_.spans)[at[r]];
   }
 
-  Step<T> step_of(const Block& b, T* spans, T* temporaries) const {
+  Step<T> step_of(const Block& b) const {
     Step<T> s{};
     s.plan = &plan_;
     s.packed = static_cast<const T*>(call_.packed);
     s.block = b.rows;
-    s.spans = spans;
-    s.temporaries = temporaries;
     s.input_gradient = call_.d_input != nullptr;
     s.state_gradient = call_.d_states != nullptr;
     s.failed_row = -1;
@@ -224,12 +265,44 @@ class Run {
     }
   }
 
-  std::pair<int64_t, int64_t> forward(const Block& b, T* scratch) const {
+  // A lane's next `count` steps of rows, rounded up to whole steps.
+  void forward(Lane<T>& lane, int64_t count, T* memory) const {
     const bool taped = call_.tape && !call_.every;
-    T* spans = scratch + 2 * call_.block * plan_.record_width;
-    Step<T> s = step_of(b, spans, spans + padded<T>(call_.block));
-    s.now = taped ? static_cast<T*>(call_.tape) + b.tape_begin * plan_.record_width : scratch;
-    T* kept = call_.tape && call_.every ? static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width : nullptr;
+    const Port& h = plan_.states[0];
+    Step<T>& s = lane.s;
+    while (lane.left > 0 && count > 0) {
+      const Block& b = lane.blocks[lane.block];
+      if (lane.t < 0) start(lane, b, taped);
+      s.spans = memory, s.temporaries = memory + padded<T>(call_.block);
+      const long next = alive(b, lane.t);
+      if (next < s.rows) finish_rows(b, s.now, s.rows, next, s.rows);
+      s.before = s.now;
+      s.before_rows = s.rows;
+      s.now = taped ? s.now + s.rows * plan_.record_width
+                    : lane.memory + ((lane.t + 1) % 2) * call_.block * plan_.record_width;
+      if (lane.kept && lane.t % call_.every == 0) lane.kept = keep(s, next, lane.kept);
+      advance(b, s, lane.t);
+      write(h, call_.output, places(b, lane.t), s.rows, s.value(h.reg), 0);
+      count -= next, lane.left -= next;
+      if (s.failed_row >= 0) {
+        lane.failed = std::min(lane.failed, {lane.t, b.first + s.failed_row});
+        while (++lane.t < b.steps) lane.left -= alive(b, lane.t);
+      } else if (++lane.t < b.steps) {
+        continue;
+      }
+      finish_rows(b, s.now, s.rows, 0, s.rows);
+      clear_padding(b, call_.output, h.row_stride);
+      ++lane.block, lane.t = -1;
+    }
+  }
+
+  // A block's initial state into the first record.
+  void start(Lane<T>& lane, const Block& b, bool taped) const {
+    Step<T>& s = lane.s = step_of(b);
+    lane.t = 0;
+    s.now = taped ? static_cast<T*>(call_.tape) + b.tape_begin * plan_.record_width : lane.memory;
+    s.rows = b.rows;
+    lane.kept = call_.tape && call_.every ? static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width : nullptr;
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
       const long size = b.rows * plan_.width[port.reg];
@@ -239,23 +312,6 @@ class Run {
       else
         std::fill_n(to, port.segments * size, T(0));
     }
-    s.rows = b.rows;
-    for (int64_t t = 0; t < b.steps; ++t) {
-      const long next = alive(b, t);
-      if (next < s.rows) finish_rows(b, s.now, s.rows, next, s.rows);
-      s.before = s.now;
-      s.before_rows = s.rows;
-      s.now = taped ? s.now + s.rows * plan_.record_width
-                    : scratch + ((t + 1) % 2) * call_.block * plan_.record_width;
-      if (kept && t % call_.every == 0) kept = keep(s, next, kept);
-      advance(b, s, t);
-      if (s.failed_row >= 0) return {t, b.first + s.failed_row};
-      const Port& h = plan_.states[0];
-      write(h, call_.output, places(b, t), s.rows, s.value(h.reg), 0);
-    }
-    finish_rows(b, s.now, s.rows, 0, s.rows);
-    clear_padding(b, call_.output, plan_.states[0].row_stride);
-    return {std::numeric_limits<int64_t>::max(), 0};
   }
 
   T* keep(const Step<T>& s, long rows, T* to) const {
@@ -275,53 +331,61 @@ class Run {
       }
   }
 
-  void backward(const Block& b, T* scratch) const {
-    T* states = scratch + plan_.gradient_size;
-    T* states_before = states + call_.block * plan_.state_width;
-    T* adjoints = states_before + call_.block * plan_.state_width;
-    T* temporaries = adjoints + call_.block * plan_.adjoint_width;
-    T* spans = temporaries + call_.block * plan_.temporary_width;
-    T* span_gradients = spans + padded<T>(call_.block);
-    T* records = span_gradients + padded<T>(call_.block);
-    Step<T> s = step_of(b, spans, temporaries);
-    s.gradients = scratch;
-    s.adjoints = adjoints;
-    s.states = states;
-    s.states_before = states_before;
-    s.span_gradients = span_gradients;
-    const int64_t stride = call_.every ? call_.every : b.steps;
-    int64_t kept = b.kept_begin;
-    for (int64_t t = 0; t < b.steps; t += stride) kept += call_.every ? alive(b, t) : 0;
-    long known = 0;  // rows whose adjoints the step after has left
-    for (int64_t begin = (b.steps - 1) / stride * stride; begin >= 0; begin -= stride) {
-      const int64_t end = std::min(begin + stride, b.steps);
-      T* record = call_.every ? records : static_cast<T*>(call_.tape) + b.tape_begin * plan_.record_width;
-      long rows = call_.every ? alive(b, begin) : b.rows;
-      if (call_.every) {
-        kept -= rows;
-        restore(static_cast<const T*>(call_.tape) + kept * plan_.state_width, rows, record);
+  void backward(Lane<T>& lane, int64_t count, T* memory) const {
+    Step<T>& s = lane.s;
+    while (lane.left > 0 && count > 0) {
+      const Block& b = lane.blocks[lane.block];
+      if (lane.t < 0) {
+        if (lane.block == 0) std::fill_n(lane.memory, plan_.gradient_size, T(0));
+        s = step_of(b);
+        s.gradients = lane.memory;
+        s.states = lane.memory + plan_.gradient_size;
+        s.states_before = s.states + call_.block * plan_.state_width;
+        lane.t = b.steps - 1, lane.known = 0, lane.record = nullptr;
+        lane.kept = static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width;
+        for (int64_t t = 0; call_.every && t < b.steps; t += call_.every) lane.kept += alive(b, t) * plan_.state_width;
       }
-      for (int64_t t = begin; t < end; ++t) {
-        s.before = record, s.before_rows = rows;
-        s.now = record += rows * plan_.record_width;
-        if (call_.every) advance(b, s, t);
-        rows = alive(b, t);
-      }
-      for (int64_t t = end - 1; t >= begin; --t) {
-        s.rows = alive(b, t);
-        s.now = record;
-        s.before_rows = t > begin ? alive(b, t - 1) : call_.every ? s.rows : b.rows;
-        s.before = record -= s.before_rows * plan_.record_width;
-        retreat(b, s, t, known);
-        known = s.rows;
-      }
+      s.spans = memory, s.span_gradients = s.spans + padded<T>(call_.block);
+      s.adjoints = s.span_gradients + padded<T>(call_.block);
+      s.temporaries = s.adjoints + call_.block * plan_.adjoint_width;
+      const int64_t begin = call_.every ? lane.t / call_.every * call_.every : 0;
+      if (!lane.record) lane.record = record_of(lane, b, begin);
+      s.rows = alive(b, lane.t);
+      s.now = lane.record;
+      s.before_rows = lane.t > begin ? alive(b, lane.t - 1) : call_.every ? s.rows : b.rows;
+      s.before = lane.record -= s.before_rows * plan_.record_width;
+      retreat(b, s, lane.t, lane.known);
+      lane.known = s.rows, count -= s.rows, lane.left -= s.rows;
+      if (lane.t-- > begin) continue;
+      lane.record = nullptr;
+      if (lane.t >= 0) continue;
+      for (size_t i = 0; s.state_gradient && i < plan_.states.size(); ++i)
+        if (call_.d_states[i])
+          write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
+                b.rows * plan_.width[plan_.states[i].reg]);
+      if (call_.d_spans) clear_padding(b, call_.d_spans, 1);
+      if (s.input_gradient) clear_padding(b, call_.d_input, plan_.input.row_stride);
+      ++lane.block;
     }
-    for (size_t i = 0; s.state_gradient && i < plan_.states.size(); ++i)
-      if (call_.d_states[i])
-        write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
-              b.rows * plan_.width[plan_.states[i].reg]);
-    if (call_.d_spans) clear_padding(b, call_.d_spans, 1);
-    if (s.input_gradient) clear_padding(b, call_.d_input, plan_.input.row_stride);
+  }
+
+  // The record of the lane's step; where the tape has only some states, all from step `begin` on are made again.
+  T* record_of(Lane<T>& lane, const Block& b, int64_t begin) const {
+    Step<T>& s = lane.s;
+    T* record = static_cast<T*>(call_.tape) + b.tape_begin * plan_.record_width;
+    long rows = b.rows;
+    if (call_.every) {
+      rows = alive(b, begin);
+      record = lane.memory + plan_.gradient_size + 2 * call_.block * plan_.state_width;
+      restore(lane.kept -= rows * plan_.state_width, rows, record);
+    }
+    for (int64_t t = begin; t <= lane.t; ++t) {
+      s.before = record, s.before_rows = rows;
+      s.now = record += rows * plan_.record_width;
+      if (call_.every) advance(b, s, t);
+      rows = alive(b, t);
+    }
+    return record;
   }
 
   // One step backward: from the adjoints of the states after it to those of the states before it.
@@ -361,24 +425,25 @@ class Run {
     std::swap(s.states, s.states_before);
   }
 
-  void write_gradients(const T* sums) const {
-    for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-      const Parameter& p = plan_.parameters[i];
-      T* to = static_cast<T*>(call_.d_parameters[p.tensor]);
-      if (!to) continue;
-      const T* from = sums + plan_.gradient[i];
-      const long columns = std::max(1, p.columns), wide = padded<T>(p.rows);
-      for (long g = 0; g < p.segments; ++g)
-        for (long r = 0; r < p.rows; ++r)
-          for (long k = 0; k < columns; ++k)
-            to[p.offset + (g * p.rows + r) * p.stride + k] = from[(g * columns + k) * wide + r];
-    }
+  // One segment's, to where it lies in its tensor: the lanes' sums, added up in their order.
+  void write_gradient(size_t parameter, long segment) const {
+    const Parameter& p = plan_.parameters[parameter];
+    T* to = static_cast<T*>(call_.d_parameters[p.tensor]);
+    if (!to || segment >= p.segments) return;
+    to += p.offset + segment * p.rows * p.stride;
+    const long columns = std::max(1, p.columns), wide = padded<T>(p.rows);
+    const long place = plan_.gradient[parameter] + segment * columns * wide;
+    T* sum = lanes_[0].memory + place;
+    for (size_t i = 1; i < lanes_.size(); ++i)
+      for (long k = 0; k < columns * wide; k += kLanes<T>) increase(sum + k, load(lanes_[i].memory + place + k));
+    for (long r = 0; r < p.rows; ++r)
+      for (long k = 0; k < columns; ++k) to[r * p.stride + k] = sum[k * wide + r];
   }
 
   const Plan<T>& plan_;
   Call& call_;
   std::vector<Block> blocks_;
-  std::vector<std::vector<Block>> dealt_;
+  std::vector<Lane<T>> lanes_;
   int64_t tape_rows_ = 0;
 };
 

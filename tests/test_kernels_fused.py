@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -266,6 +269,31 @@ def test_a_thread_that_does_it_all_gives_the_same_bits(monkeypatch: pytest.Monke
         for name, value in everything("fused", cell, inputs, sizes, weights).items():
             assert torch.equal(value, shared[name]), name
     assert asked == [2, 2, 2]  # forward, backward, and the sums of gradients
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or "asan" in os.environ.get("LD_PRELOAD", ""), reason="limits the address space"
+)
+def test_no_memory_for_a_pass_is_an_error_not_a_crash() -> None:
+    script = """
+import resource, torch, lapse
+layer, x = lapse.ODELSTM(1, 64), torch.randn(64, 2000, 1)
+layer(x[:, :2])[0].sum().backward()
+with lapse.kernels.recompute(every=1000):
+    loss = layer(x)[0][:, -1].sum()
+loss.backward(retain_graph=True)
+used = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmSize")) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
+try:
+    loss.backward(retain_graph=True)
+except MemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+loss.backward()
+print("and on")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["no memory for the backward pass", "and on"]
 
 
 def test_rows_do_not_depend_on_their_neighbours() -> None:

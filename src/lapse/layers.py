@@ -211,8 +211,8 @@ class RNN(nn.Module):
             )
         if data.numel() == 0:
             raise ValueError(f"input is empty: {tuple(data.shape)}; leave out batches without rows or steps")
-        dtype = next(self.cells.parameters()).dtype
-        if data.dtype != dtype:
+        dtype = _dtype_of(self.cells)
+        if dtype not in (None, data.dtype):
             raise TypeError(
                 f"input is {data.dtype} and the layer's weights are {dtype}; convert one, for example "
                 f"input.to({dtype})"
@@ -277,6 +277,15 @@ class RNN(nn.Module):
             if value != default
         ]
         return ", ".join(parts)
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype | None:
+    """Of the first parameter, if there is one; ``parameters()`` takes far longer to come to it."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter.dtype
+    found = (_dtype_of(part) for part in module._modules.values() if part is not None)
+    return next((dtype for dtype in found if dtype is not None), None)
 
 
 class ODELSTM(RNN):

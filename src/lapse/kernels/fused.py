@@ -128,19 +128,18 @@ class _Unroll(torch.autograd.Function):
         plan, dtype, size = job.plan, input.dtype, job.plan.packed_size
         differentiable = job.taped and any(ctx.needs_input_grad)
         call = job.call(x, spans)
-        tape_size, scratch_size, ctx.scratch_size = plan.sizes(call)
         # What the backward pass needs too: the packed weights, and behind them the tape.
-        kept = borrow(size + tape_size if differentiable else size, dtype)
+        tape_size = plan.tape_size(job.walk.batch_sizes, job.every) if differentiable else 0
+        kept = borrow(size + tape_size, dtype)
         call.finite = plan.pack(transformed(rest[job.states :], job.program), kept, backward=differentiable)
-        scratch = borrow(scratch_size, dtype)
         output = borrow(len(x) * job.cell.hidden_size, dtype).view(len(x), -1)
         final = [torch.empty(rows, n, dtype=dtype) for n in job.cell.state_sizes]
         states, ends = _pointers(state), _pointers(final)
         call.states = ctypes.addressof(states) if state else None
         call.final_states = ctypes.addressof(ends)
-        call.output, call.packed, call.scratch = output.data_ptr(), kept.data_ptr(), scratch.data_ptr()
+        call.output, call.packed = output.data_ptr(), kept.data_ptr()
         call.tape = call.packed + size * dtype.itemsize if differentiable else None
-        plan.forward(plan.handle, ctypes.addressof(call))
+        plan.forward(call)
         if call.failed_step >= 0:
             span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
             raise not_finite(call.failed_row, span, job.program.solver_steps).at_step(call.failed_step)
@@ -158,8 +157,8 @@ class _Unroll(torch.autograd.Function):
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
         x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()
         # The tensors as they were saved need not lie where they lay: hooks may have moved them.
-        call, scratch = job.call(x, spans), borrow(ctx.scratch_size, kept.dtype)
-        call.packed, call.scratch, call.finite = kept.data_ptr(), scratch.data_ptr(), ctx.finite
+        call = job.call(x, spans)
+        call.packed, call.finite = kept.data_ptr(), ctx.finite
         call.tape = call.packed + job.plan.packed_size * kept.dtype.itemsize
         return None, *_backward_fused(job, call, inputs, grads, ctx.needs_input_grad[1:])
 
@@ -185,7 +184,7 @@ def _backward_fused(
     ends, states, parameters = _pointers(pulls[1:]), _pointers(d_states), _pointers(d_tensors)
     call.d_final_states, call.d_parameters = ctypes.addressof(ends), ctypes.addressof(parameters)
     call.d_states = ctypes.addressof(states) if any(wanted[2 : 2 + job.states]) else None
-    plan.backward(plan.handle, ctypes.addressof(call))
+    plan.backward(call)
     for i, (_, transform) in enumerate(job.program.tensors):
         if transform and (d := d_tensors[i]) is not None:
             d *= _slope(tensors[i].detach(), transform)

@@ -70,10 +70,6 @@ class _Ready:
         call.at_row = ctypes.addressof(self.at_row)
         call.states, call.final_states = ctypes.addressof(self.states), ctypes.addressof(self.final)
         call.output, call.packed = self.output.data_ptr(), self.packed.data_ptr()
-        _, size, _ = self.plan.sizes(call)
-        self.scratch = torch.empty(size, dtype=dtype)
-        call.scratch = self.scratch.data_ptr()
-        self.address = ctypes.addressof(call)
 
     def _weights(self, parts: list[nn.Module]) -> list[Tensor]:
         return [t for i, place, key in self.keys if (t := vars(parts[i])[place][key]) is not None]
@@ -99,7 +95,7 @@ class _Ready:
         call.input, call.spans = input.data_ptr(), timespan.data_ptr()
         for i, old in enumerate(state):
             states[i], ends[i] = old.data_ptr(), final[i].data_ptr()
-        self.plan.forward(self.plan.handle, self.address)
+        self.plan.forward(call)
         if call.failed_step >= 0:
             raise not_finite(call.failed_row, float(timespan[call.failed_row]), self.solver_steps)
         return final[0], final

@@ -40,16 +40,16 @@ inline void increase(T* to, Vec<T> v) {
 
 // f(u), in place; when a step is replayed, what is in place already.
 template <class T, class Function>
-LAPSE_INLINE Vec<T> activate(const Step<T>& s, T* u, Function f) {
+LAPSE_INLINE Vec<T> activate(bool replaying, T* u, Function f) {
   Vec<T> y = load(u);
-  if (s.replaying) return y;
+  if (replaying) return y;
   y = f(y);
   store(u, y);
   return y;
 }
 template <class T>
-LAPSE_INLINE Vec<T> activate_tanh(const Step<T>& s, T* u) {
-  return activate(s, u, [](Vec<T> x) { return vtanh(x); });
+LAPSE_INLINE Vec<T> activate_tanh(bool replaying, T* u) {
+  return activate(replaying, u, [](Vec<T> x) { return vtanh(x); });
 }
 
 // y = base + b + Σ W x over up to three x, for `segments` registers y side by side; base and bias are optional.
@@ -118,7 +118,9 @@ struct Linear {
       }
       if (s.plan->is_input(x) ? !s.input_gradient : fresh && !s.state_gradient) continue;
       T* dx = s.adjoint(x);
-      multiply(Product<T>{factors, int(segments), dx, x_width, op.add[X + i] ? dx : nullptr, x_width}, s.rows, x_width);
+      Product<T> p{factors, int(segments), dx, x_width, op.add[X + i] ? dx : nullptr, x_width};
+      if (s.ahead < s.ahead_end) p.ahead = s.ahead, s.ahead = multiply(p, s.rows, x_width);
+      else multiply(p, s.rows, x_width);
     }
   }
 };
@@ -308,6 +310,7 @@ struct TanhSlope {
   enum { SCALE, RATE };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
+    const bool replaying = s.replaying;
     T *u = s.value(op.reg[U]), *k = s.value(op.reg[K]);
     const T* y = s.value(op.reg[Y]);
     const T* scale = s.parameter(op.par[SCALE]);
@@ -315,7 +318,7 @@ struct TanhSlope {
     each_row<T>(
         s.rows, s.width(op.reg[U]), [](long) {},
         [&](long j, long i) {
-          const Vec<T> t = activate_tanh(s, u + i);
+          const Vec<T> t = activate_tanh(replaying, u + i);
           Vec<T> slope = load(scale + j) * t;
           if (rate) slope -= load(rate + j) * load(y + i);
           store(k + i, slope);
@@ -419,10 +422,11 @@ struct TanhExponential {
   enum { U, Y0, Y, E, P };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
+    const bool replaying = s.replaying;
     T *u = s.value(op.reg[U]), *y = s.value(op.reg[Y]);
     const T *y0 = s.value(op.reg[Y0]), *e = s.value(op.reg[E]), *p = s.value(op.reg[P]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      store(y + i, load(e + i) * load(y0 + i) + load(p + i) * activate_tanh(s, u + i));
+      store(y + i, load(e + i) * load(y0 + i) + load(p + i) * activate_tanh(replaying, u + i));
     });
   }
   template <class T>
@@ -449,10 +453,11 @@ struct TanhCorrection {
   enum { U, Y1, Y, U0, P };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
+    const bool replaying = s.replaying;
     T *u = s.value(op.reg[U]), *y = s.value(op.reg[Y]);
     const T *y1 = s.value(op.reg[Y1]), *u0 = s.value(op.reg[U0]), *p = s.value(op.reg[P]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      store(y + i, load(y1 + i) + load(p + i) * T(0.5) * (activate_tanh(s, u + i) - load(u0 + i)));
+      store(y + i, load(y1 + i) + load(p + i) * T(0.5) * (activate_tanh(replaying, u + i) - load(u0 + i)));
     });
   }
   template <class T>
@@ -477,10 +482,11 @@ struct Reset {
   enum { U, Y, RY };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
+    const bool replaying = s.replaying;
     T *u = s.value(op.reg[U]), *ry = s.value(op.reg[RY]);
     const T* y = s.value(op.reg[Y]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      const Vec<T> r = activate(s, u + i, [](Vec<T> x) { return vsigmoid(x); });
+      const Vec<T> r = activate(replaying, u + i, [](Vec<T> x) { return vsigmoid(x); });
       store(ry + i, r * load(y + i));
     });
   }
@@ -502,10 +508,11 @@ struct GRUSlope {
   enum { U, V, Y, K };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
+    const bool replaying = s.replaying;
     T *u = s.value(op.reg[U]), *v = s.value(op.reg[V]), *k = s.value(op.reg[K]);
     const T* y = s.value(op.reg[Y]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      const Vec<T> rate = activate(s, u + i, [](Vec<T> x) { return vsigmoid(-x); }), g = activate_tanh(s, v + i);
+      const Vec<T> rate = activate(replaying, u + i, [](Vec<T> x) { return vsigmoid(-x); }), g = activate_tanh(replaying, v + i);
       store(k + i, rate * (g - load(y + i)));
     });
   }

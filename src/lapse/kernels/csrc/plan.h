@@ -112,6 +112,7 @@ struct Step {
   T* now;            // this step's record, and the previous one's
   T* before;
   long before_rows;
+  const char *ahead, *ahead_end;  // what is not in the cache yet of the record before, which comes next when going backward
   T* temporaries;
   T* adjoints;        // of all registers but the states
   T* states;          // of the states after this step, and before it: only these pass from step to step

@@ -5,6 +5,7 @@
 // lanes' order: the same number of threads gives the same bits, whichever thread runs which steps of a lane.
 #include <atomic>
 #include <limits>
+#include <new>
 #include <thread>
 
 #include "ops.h"
@@ -17,14 +18,14 @@ using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_
 // Step t of row r lies at place at_step[t] + at_row[r] of input, spans, output and their gradients. `width` is how many
 // steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed. A gradient
 // that is not there is zero if it is an argument, and not wanted if it is a result; without `states` all rows start from
-// zeros. `finite` says that all weights are.
+// zeros. `finite` says that all weights are. `failed_step` comes back as -1 if none did.
 struct Call {
   int64_t steps, rows, block, threads, every, width, finite;
   const int64_t *batch_sizes, *at_step, *at_row;
   const void *input, *spans;
   void* output;
   void **states, **final_states;
-  void *packed, *tape, *scratch;
+  void *packed, *tape;
   const void* d_output;
   void** d_final_states;
   void *d_input, *d_spans;
@@ -56,6 +57,28 @@ void in_parallel(Parallel parallel, int64_t threads, int64_t count, Body body) {
   work(&shared);
   for (std::thread& t : others) t.join();
 }
+
+// Memory for a call, left to the next one of the same thread: a fresh page costs a fault. Much of it is given back.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t size) {
+    if (mine().size() < size_t(size + kLine)) mine() = std::vector<T>(), mine() = std::vector<T>(size_t(size + kLine));
+    const auto start = reinterpret_cast<uintptr_t>(mine().data());
+    begin = reinterpret_cast<T*>((start + 63) / 64 * 64);
+  }
+  ~Scratch() {
+    if (mine().size() * sizeof(T) > kMostIdle) mine() = std::vector<T>();
+  }
+  T* begin;
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(T), kMostIdle = 64 << 20;
+  static std::vector<T>& mine() {
+    thread_local std::vector<T> memory;
+    return memory;
+  }
+};
 
 // A block of rows and what it needs of the tape: one record a step and one for the initial state.
 struct Block {
@@ -95,20 +118,14 @@ class Run {
       tape += b.tape_rows;
       blocks_.push_back(b);
     }
-    tape_rows_ = call.every ? kept : tape;
     // Two a thread, so that one can be handed over; one where memory is dear, or there is nobody to hand it to.
     const size_t most = call.every || call.threads == 1 ? call.threads : 2 * call.threads;
     lanes_ = std::vector<Lane<T>>(std::min(blocks_.size(), most));
   }
 
-  int64_t tape_size() const { return tape_rows_ * (call_.every ? plan_.state_width : plan_.record_width); }
-  int64_t scratch_size(bool backward) const {
-    return int64_t(lanes_.size()) * lane_size(backward) + call_.threads * thread_size(backward);
-  }
-
   void forward() {
-    deal(false);
-    share(&Run::forward, false);
+    const Scratch<T> scratch(deal(false));
+    share(&Run::forward, false, scratch.begin);
     auto first = lanes_[0].failed;
     for (const Lane<T>& lane : lanes_) first = std::min(first, lane.failed);
     call_.failed_step = first.first == std::numeric_limits<int64_t>::max() ? -1 : first.first;
@@ -116,8 +133,8 @@ class Run {
   }
 
   void backward() {
-    deal(true);
-    share(&Run::backward, true);
+    const Scratch<T> scratch(deal(true));
+    share(&Run::backward, true, scratch.begin);
     in_parallel(call_.parallel, call_.threads, int64_t(plan_.parameters.size()) * kMostSegments, [&](int64_t i) {
       write_gradient(size_t(i / kMostSegments), long(i % kMostSegments));
     });
@@ -129,21 +146,23 @@ class Run {
   }
 
   // The longest blocks come first, each to the lane with the least to do: in the same way for the same number of threads.
-  void deal(bool backward) {
-    for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].memory = scratch() + int64_t(i) * lane_size(backward);
+  // How much memory they need.
+  int64_t deal(bool backward) {
     for (const Block& b : blocks_) {
       Lane<T>& least = *std::min_element(lanes_.begin(), lanes_.end(), [](auto& a, auto& b) { return a.left < b.left; });
       least.blocks.push_back(b);
       least.left += b.tape_rows - b.rows;
     }
+    return int64_t(lanes_.size()) * lane_size(backward) + call_.threads * thread_size(backward);
   }
 
   // All lanes to their ends. A thread keeps to its own lanes, half of what is left of the longer one at a time, and helps
   // with those of others at the end: a processor that is slow for a moment, which is common where machines are shared,
   // would keep all others waiting. Who ran what does not show in the results.
-  void share(void (Run::*go)(Lane<T>&, int64_t, T*) const, bool backward) {
+  void share(void (Run::*go)(Lane<T>&, int64_t, T*) const, bool backward, T* scratch) {
+    for (Lane<T>& lane : lanes_) lane.memory = scratch, scratch += lane_size(backward);
     in_parallel(call_.parallel, call_.threads, call_.threads, [&](int64_t thread) {
-      T* memory = scratch() + int64_t(lanes_.size()) * lane_size(backward) + thread * thread_size(backward);
+      T* memory = scratch + thread * thread_size(backward);
       while (Lane<T>* lane = take(thread)) {
         const int64_t left = lane->left;
         (this->*go)(*lane, call_.threads == 1 ? left : std::max<int64_t>(left / 2, 1), memory);
@@ -176,7 +195,6 @@ class Run {
     return lines(call_.block * (plan_.temporary_width + (backward ? plan_.adjoint_width : 0)) + 2 * padded<T>(call_.block));
   }
   static int64_t lines(int64_t size) { return (size + 31) / 16 * 16; }  // none shared by two of them
-  T* scratch() const { return static_cast<T*>(call_.scratch); }
 
   // Where the rows of a block lie in a tensor outside: states one after the other, inputs and outputs at their places.
   struct Places {
@@ -414,6 +432,8 @@ class Run {
       T* d = s.adjoint(reg | kBefore);
       std::fill(d, d + s.rows * plan_.width[reg], T(0));
     }
+    s.ahead = reinterpret_cast<const char*>(s.before);
+    s.ahead_end = reinterpret_cast<const char*>(s.before + s.before_rows * plan_.record_width);
     s.replaying = true;
     for (const Op& op : plan_.ops)
       if (op.replay) lapse::forward(s, op);
@@ -444,7 +464,6 @@ class Run {
   Call& call_;
   std::vector<Block> blocks_;
   std::vector<Lane<T>> lanes_;
-  int64_t tape_rows_ = 0;
 };
 
 // Lay parameters out as the operations read them. Whether all of them are finite.
@@ -477,6 +496,18 @@ bool pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool 
   return total<T>(sum) == 0;
 }
 
+constexpr int64_t kNoMemory = -2;  // a failed_step
+
+template <class T, class Pass>
+void run(void* plan, Call* call, Pass pass) {
+  try {
+    Run<T> r(*static_cast<Plan<T>*>(plan), *call);
+    pass(r);
+  } catch (const std::bad_alloc&) {
+    call->failed_step = kNoMemory;
+  }
+}
+
 }  // namespace lapse
 
 using namespace lapse;
@@ -496,16 +527,19 @@ using namespace lapse;
     return plan;                                                                                                       \
   }                                                                                                                    \
   void lapse_free_##suffix(void* plan) { delete static_cast<Plan<T>*>(plan); }                                         \
-  int64_t lapse_packed_size_##suffix(void* plan) { return static_cast<Plan<T>*>(plan)->packed_size; }                  \
+  void lapse_sizes_##suffix(void* plan, int64_t* sizes) {                                                              \
+    const auto& p = *static_cast<Plan<T>*>(plan);                                                                      \
+    sizes[0] = p.packed_size, sizes[1] = p.record_width, sizes[2] = p.state_width;                                     \
+  }                                                                                                                    \
   int32_t lapse_pack_##suffix(void* plan, void** tensors, void* packed, int32_t backward) {                            \
     return pack_parameters(*static_cast<Plan<T>*>(plan), tensors, static_cast<T*>(packed), backward != 0);             \
   }                                                                                                                    \
-  void lapse_sizes_##suffix(void* plan, Call* call, int64_t* sizes) {                                                  \
-    const Run<T> run(*static_cast<Plan<T>*>(plan), *call);                                                             \
-    sizes[0] = run.tape_size(), sizes[1] = run.scratch_size(false), sizes[2] = run.scratch_size(true);                 \
+  void lapse_forward_##suffix(void* plan, Call* call) {                                                                \
+    run<T>(plan, call, [](Run<T>& r) { r.forward(); });                                                                \
   }                                                                                                                    \
-  void lapse_forward_##suffix(void* plan, Call* call) { Run<T>(*static_cast<Plan<T>*>(plan), *call).forward(); }       \
-  void lapse_backward_##suffix(void* plan, Call* call) { Run<T>(*static_cast<Plan<T>*>(plan), *call).backward(); }     \
+  void lapse_backward_##suffix(void* plan, Call* call) {                                                               \
+    run<T>(plan, call, [](Run<T>& r) { r.backward(); });                                                               \
+  }                                                                                                                    \
   void lapse_apply_##suffix(int32_t function, const T* from, T* to, int64_t count) {                                   \
     for (int64_t i = 0; i < count; i += kLanes<T>) {                                                                   \
       const Vec<T> x = load(from + i);                                                                                 \

@@ -114,16 +114,18 @@ LAPSE_INLINE F vexp(F x) {
 }
 
 // float: x/2 = artanh(a / q) by a rational function of |x| ≤ 9 whose error is small beside rounding. Half the argument is
-// what keeps rounding small: tanh(x) = 2aq / (a² + q²) hardly changes with a / q near 1.
-LAPSE_INLINE void split_tanh(F x, F& a, F& q) {
-  x = at_most(at_least(x, -9.0f), 9.0f);
+// what keeps rounding small: tanh(x) = 2aq / (a² + q²) hardly changes with a / q near 1. Of `unit` x, so that a sigmoid need
+// not halve its argument first.
+LAPSE_INLINE void split_tanh(F x, F& a, F& q, float unit = 1) {
+  x = at_most(at_least(x, -9 / unit), 9 / unit);
+  const float unit2 = unit * unit;
   const F s = x * x;
-  F p = fill(5.70057709e-05f);
-  p = p * s + 0.0148808723f;
-  p = p * s + 0.5f;
-  q = fill(1.22436199e-06f);
-  q = q * s + 0.0012053122f;
-  q = q * s + 0.113095015f;
+  F p = fill(5.70057709e-05f * unit2 * unit2 * unit);
+  p = p * s + 0.0148808723f * unit2 * unit;
+  p = p * s + 0.5f * unit;
+  q = fill(1.22436199e-06f * unit2 * unit2 * unit2);
+  q = q * s + 0.0012053122f * unit2 * unit2;
+  q = q * s + 0.113095015f * unit2;
   q = q * s + 1.0f;
   a = x * p;
 }
@@ -167,23 +169,11 @@ inline D vlog1p_unit(D x) {
   return lanes(x, [](double v) { return std::log1p(v); });
 }
 
-// float: −|x|
-LAPSE_INLINE F below_zero(F x) {
-  VectorOf<float>::bits bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  bits |= INT32_MIN;
-  std::memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-
-// float: (1 + tanh(x/2)) / 2 = (a + q)² / 2(a² + q²) for x below 0, where it keeps its digits, and 1 less that of −x above:
-// absolute error 2e-7 at most; never 0.
+// float: (1 + tanh(x/2)) / 2, absolute error 2e-7 at most.
 LAPSE_INLINE F vsigmoid(F x) {
   F a, q;
-  const F half = 0.5f * x;
-  split_tanh(below_zero(half), a, q);
-  const F sum = a + q, below = (0.5f * sum) * sum / (q * q + a * a);
-  return x < 0 ? below : 1 - below;
+  split_tanh(x, a, q, 0.5f);
+  return a * q / (q * q + a * a) + 0.5f;
 }
 inline D vsigmoid(D x) {
   return lanes(x, [](double v) { return v >= 0 ? 1 / (1 + std::exp(-v)) : std::exp(v) / (1 + std::exp(v)); });

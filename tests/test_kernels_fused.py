@@ -268,7 +268,7 @@ def test_a_thread_that_does_it_all_gives_the_same_bits(monkeypatch: pytest.Monke
         monkeypatch.setattr(native, "parallel", lambda: ctypes.cast(alone, ctypes.c_void_p).value)
         for name, value in everything("fused", cell, inputs, sizes, weights).items():
             assert torch.equal(value, shared[name]), name
-    assert asked == [2, 2, 2]  # forward, backward, and the sums of gradients
+    assert set(asked) == {2}
 
 
 @pytest.mark.skipif(

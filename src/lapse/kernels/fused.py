@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lapse.cells import Cell, State
 from lapse.kernels import native
 from lapse.kernels.plain import plain_autograd, plain_tensor
-from lapse.kernels.prepared import Prepared, prepare, transformed
+from lapse.kernels.prepared import Prepared, prepare
 from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
 from lapse.kernels.reference import unroll as unroll_reference
@@ -55,13 +55,12 @@ class _Job:
     threads: int
     block: int
 
-    def call(self, x: Tensor, spans: Tensor) -> native.Call:
-        """The library's arguments, those that both passes share."""
+    def call(self) -> native.Call:
+        """The library's arguments, those that are no tensors of the caller."""
         walk = self.walk
         call = native.Call(len(walk.batch_sizes), walk.batch_sizes[0], self.block, self.threads, self.every)
         call.width = len(walk.at_step) if walk.padded else 0
         call.batch_sizes, call.at_step, call.at_row = walk.pointers
-        call.input, call.spans = x.data_ptr(), spans.data_ptr()
         call.parallel = native.parallel()
         return call
 
@@ -127,23 +126,24 @@ class _Unroll(torch.autograd.Function):
         rows = job.walk.batch_sizes[0]
         plan, dtype, size = job.plan, input.dtype, job.plan.packed_size
         differentiable = job.taped and any(ctx.needs_input_grad)
-        call = job.call(x, spans)
+        call = job.call()
         # What the backward pass needs too: the packed weights, and behind them the tape.
         tape_size = plan.tape_size(job.walk.batch_sizes, job.every) if differentiable else 0
         kept = borrow(size + tape_size, dtype)
-        call.finite = plan.pack(transformed(rest[job.states :], job.program), kept, backward=differentiable)
         output = borrow(len(x) * job.cell.hidden_size, dtype).view(len(x), -1)
         final = [torch.empty(rows, n, dtype=dtype) for n in job.cell.state_sizes]
-        states, ends = _pointers(state), _pointers(final)
+        weights = [t.contiguous() for t in rest[job.states :]]
+        states, ends, parameters = _pointers(state), _pointers(final), _pointers(weights)
+        call.input, call.spans, call.output = x.data_ptr(), spans.data_ptr(), output.data_ptr()
         call.states = ctypes.addressof(states) if state else None
-        call.final_states = ctypes.addressof(ends)
-        call.output, call.packed = output.data_ptr(), kept.data_ptr()
+        call.final_states, call.parameters = ctypes.addressof(ends), ctypes.addressof(parameters)
+        call.packed = kept.data_ptr()
         call.tape = call.packed + size * dtype.itemsize if differentiable else None
         plan.forward(call)
         if call.failed_step >= 0:
             span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
             raise not_finite(call.failed_row, span, job.program.solver_steps).at_step(call.failed_step)
-        ctx.job, ctx.finite = job, call.finite
+        ctx.job, ctx.call = job, call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, timespans, *rest, kept)
         return output, *final
@@ -157,8 +157,8 @@ class _Unroll(torch.autograd.Function):
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
         x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()
         # The tensors as they were saved need not lie where they lay: hooks may have moved them.
-        call = job.call(x, spans)
-        call.packed, call.finite = kept.data_ptr(), ctx.finite
+        call = native.Call.from_buffer_copy(ctx.call)
+        call.input, call.spans, call.packed = x.data_ptr(), spans.data_ptr(), kept.data_ptr()
         call.tape = call.packed + job.plan.packed_size * kept.dtype.itemsize
         return None, *_backward_fused(job, call, inputs, grads, ctx.needs_input_grad[1:])
 
@@ -170,7 +170,6 @@ def _backward_fused(
     grads: tuple[Tensor | None, ...],
     wanted: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    plan, tensors = job.plan, inputs[2 + job.states :]
     pulls = [None if g is None else _contiguous(g) for g in grads]
     results = [
         torch.empty_like(t, memory_format=torch.contiguous_format) if w else None
@@ -184,15 +183,8 @@ def _backward_fused(
     ends, states, parameters = _pointers(pulls[1:]), _pointers(d_states), _pointers(d_tensors)
     call.d_final_states, call.d_parameters = ctypes.addressof(ends), ctypes.addressof(parameters)
     call.d_states = ctypes.addressof(states) if any(wanted[2 : 2 + job.states]) else None
-    plan.backward(call)
-    for i, (_, transform) in enumerate(job.program.tensors):
-        if transform and (d := d_tensors[i]) is not None:
-            d *= _slope(tensors[i].detach(), transform)
+    job.plan.backward(call)
     return [d_input, d_spans, *d_states, *d_tensors]
-
-
-def _slope(tensor: Tensor, transform: str) -> Tensor:
-    return torch.sigmoid(tensor) if transform == "softplus" else tensor.exp()
 
 
 def _contiguous(grad: Tensor) -> Tensor:
@@ -221,8 +213,9 @@ def _backward_reference(
         x, spans, state, tensors = inputs[0], inputs[1], inputs[2 : 2 + job.states], inputs[2 + job.states :]
         # What a cell computes from its parameters has no gradient of its own here: theirs is whole.
         own = dict(job.cell.named_parameters()) | dict(job.cell.named_buffers())
-        names = [name for name, _ in job.program.tensors]
-        named = {f"cell.{name}": t for name, t in zip(names, tensors, strict=True) if name in own}
+        named = {
+            f"cell.{name}": t for name, t in zip(job.program.tensors, tensors, strict=True) if name in own
+        }
         outputs = torch.func.functional_call(
             _Loop(job.cell), named, (x, tuple(state) or None, spans, job.walk), strict=False
         )

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from lapse.kernels.program import CODES, NONE, Program
+from lapse.kernels.program import CODES, NONE, TRANSFORMS, Program
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -60,8 +60,8 @@ class Call(ctypes.Structure):
         *(
             (name, ctypes.c_void_p)
             for name in (
-                "batch_sizes", "at_step", "at_row", "input", "spans", "output", "states", "final_states", "packed",
-                "tape", "d_output", "d_final_states", "d_input", "d_spans", "d_states", "d_parameters",
+                "batch_sizes", "at_step", "at_row", "input", "spans", "output", "states", "final_states", "parameters",
+                "packed", "tape", "d_output", "d_final_states", "d_input", "d_spans", "d_states", "d_parameters",
                 "parallel",
             )
         ),
@@ -139,14 +139,8 @@ def library() -> ctypes.CDLL | None:
         getattr(loaded, f"lapse_plan_{kind}").restype = ctypes.c_void_p
         for name in ("free", "sizes", "forward", "backward", "apply"):
             getattr(loaded, f"lapse_{name}_{kind}").restype = None
-        pointer = ctypes.c_void_p
-        for name, more in {
-            "forward": (),
-            "backward": (),
-            "sizes": (),
-            "pack": (pointer, ctypes.c_int32),
-        }.items():
-            getattr(loaded, f"lapse_{name}_{kind}").argtypes = (pointer, pointer, *more)
+        for name in ("sizes", "forward", "backward"):
+            getattr(loaded, f"lapse_{name}_{kind}").argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     return loaded
 
 
@@ -173,7 +167,10 @@ class Plan:
             [(size, int(i in program.saved), program.homes[i]) for i, size in enumerate(program.registers)]
         )
         parameters = _flat(
-            [(p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset) for p in program.parameters]
+            [
+                (p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset, TRANSFORMS.index(p.transform))
+                for p in program.parameters
+            ]
         )
         states = _flat([_port(p) for p in program.states])
         port = _flat([_port(program.input)])
@@ -188,7 +185,6 @@ class Plan:
         self.function("sizes")(self.handle, ctypes.addressof(sizes))
         self.packed_size, self._record_width, self._state_width = (int(n) for n in sizes)
         self._forward, self._backward = self.function("forward"), self.function("backward")
-        self._pack = self.function("pack")
         self._free = self.function("free")
 
     def __del__(self) -> None:
@@ -213,12 +209,6 @@ class Plan:
         self._backward(self.handle, ctypes.addressof(call))
         if call.failed_step == NO_MEMORY:
             raise MemoryError("no memory for the backward pass")
-
-    def pack(self, tensors: list[torch.Tensor], packed: torch.Tensor, *, backward: bool) -> int:
-        """Lay weights out as products take them; whether all are finite."""
-        pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
-        finite: int = self._pack(self.handle, ctypes.addressof(pointers), packed.data_ptr(), backward)
-        return finite
 
 
 def _op(op: Any) -> _Op:

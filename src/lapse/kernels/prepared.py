@@ -9,21 +9,17 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
 from lapse.cells import Cell
 from lapse.kernels import native
-from lapse.kernels.program import Program
 from lapse.kernels.steps import STEPS
-
-TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {"softplus": F.softplus, "exp": torch.exp}
 
 
 class Prepared:
@@ -44,7 +40,7 @@ class Prepared:
         program = STEPS[type(cell)](cell) if usual else None
         self.program = program and program.finish()
         self.shapes = [] if program is None else program.tensor_shapes()
-        names = [] if program is None else [name for name, _ in program.tensors]
+        names = [] if program is None else program.tensors
         self.places = [_place(named, name) for name in names]
         buffers = dict(cell.named_buffers())
         self.buffers = [i for i, name in enumerate(names) if name in buffers]
@@ -144,11 +140,3 @@ def prepare(cell: Cell) -> tuple[Prepared, list[nn.Module]]:
 def settings_of(cell: Cell) -> tuple[object, ...]:
     """What a program is made for beside the shapes: it is made anew when one of these has been changed."""
     return tuple([vars(cell).get(name) for name in ("solver", "ratio_on", "leak", "timescales")])
-
-
-def transformed(tensors: Sequence[Tensor], program: Program) -> list[Tensor]:
-    """As the operations take them: a rate is positive, a period is kept as its logarithm. Without gradients."""
-    return [
-        (TRANSFORMS[how](t) if how else t).contiguous()
-        for t, (_, how) in zip(tensors, program.tensors, strict=True)
-    ]

@@ -62,6 +62,7 @@ KINDS: dict[str, Kind] = {
 }
 CODES = {name: code for code, name in enumerate(KINDS)}
 
+TRANSFORMS = ("", "softplus", "exp")  # the order is that of Transform in csrc/plan.h
 Transform = Literal["", "softplus", "exp"]
 
 
@@ -96,7 +97,10 @@ class Op:
 
 @dataclass(frozen=True)
 class Parameter:
-    """``segments`` matrices of rows x columns, one below the other (columns = 0: vectors), inside a tensor."""
+    """``segments`` matrices of rows x columns, one below the other (columns = 0: vectors), inside a tensor.
+
+    Operations take a transformed vector as what it stands for: a rate is positive, a period is kept as its logarithm.
+    """
 
     tensor: int
     segments: int
@@ -104,6 +108,7 @@ class Parameter:
     columns: int
     stride: int
     offset: int = 0
+    transform: Transform = ""
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class Program:
         ] = []  # whose place each one's adjoint shares: its own, or that of one done with before
         self.ops: list[Op] = []
         self.parameters: list[Parameter] = []
-        self.tensors: list[tuple[str, Transform]] = []
+        self.tensors: list[str] = []
         self.states: list[Port] = []
         self.unread: list[int] = []
         self.solver_steps = 0
@@ -156,13 +161,13 @@ class Program:
         self.states.append(Port(register, count, size * count, 1, count))
         return register
 
-    def tensor(self, name: str, transform: Transform = "") -> int:
-        if (name, transform) not in self.tensors:
-            self.tensors.append((name, transform))
-        return self.tensors.index((name, transform))
+    def tensor(self, name: str) -> int:
+        if name not in self.tensors:
+            self.tensors.append(name)
+        return self.tensors.index(name)
 
     def vector(self, name: str, size: int, segments: int = 1, transform: Transform = "") -> int:
-        self.parameters.append(Parameter(self.tensor(name, transform), segments, size, 0, 1))
+        self.parameters.append(Parameter(self.tensor(name), segments, size, 0, 1, transform=transform))
         return len(self.parameters) - 1
 
     def matrix(

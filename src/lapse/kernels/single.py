@@ -19,7 +19,7 @@ from lapse.cells import Cell, State
 from lapse.kernels import native
 from lapse.kernels.fused import Fused
 from lapse.kernels.plain import plain_autograd, plain_tensor
-from lapse.kernels.prepared import prepare, transformed
+from lapse.kernels.prepared import prepare
 from lapse.kernels.steps import STEPS
 from lapse.solvers import not_finite
 
@@ -59,17 +59,19 @@ class _Ready:
         self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
         self.shapes = [(rows, program.input.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
         self.packed = torch.empty(self.plan.packed_size, dtype=dtype)
-        finite = self.plan.pack(transformed(tensors, program), self.packed, backward=False)
+        self.unpacked: list[Tensor] | None = [t.contiguous() for t in tensors]
+        self.parameters = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in self.unpacked])
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
         self.output = torch.empty(rows, cell.hidden_size, dtype=dtype)
         self.sizes, self.at_step = (ctypes.c_int64 * 1)(rows), (ctypes.c_int64 * 1)(0)
         self.at_row = (ctypes.c_int64 * rows)(*range(rows))
-        self.call = call = native.Call(1, rows, rows, 1, 0, 0, finite)
+        self.call = call = native.Call(1, rows, rows, 1)
         call.batch_sizes, call.at_step = ctypes.addressof(self.sizes), ctypes.addressof(self.at_step)
         call.at_row = ctypes.addressof(self.at_row)
         call.states, call.final_states = ctypes.addressof(self.states), ctypes.addressof(self.final)
         call.output, call.packed = self.output.data_ptr(), self.packed.data_ptr()
+        call.parameters = ctypes.addressof(self.parameters)
 
     def _weights(self, parts: list[nn.Module]) -> list[Tensor]:
         return [t for i, place, key in self.keys if (t := vars(parts[i])[place][key]) is not None]
@@ -96,6 +98,8 @@ class _Ready:
         for i, old in enumerate(state):
             states[i], ends[i] = old.data_ptr(), final[i].data_ptr()
         self.plan.forward(call)
+        if self.unpacked:  # the first step has packed them
+            self.unpacked = call.parameters = None
         if call.failed_step >= 0:
             raise not_finite(call.failed_row, float(timespan[call.failed_row]), self.solver_steps)
         return final[0], final

@@ -32,10 +32,12 @@ struct Register {
 };
 
 // A parameter: `segments` matrices of rows x columns one below the other (columns = 0: vectors), as they lie in tensor
-// `tensor` from `offset` on, `stride` from row to row.
+// `tensor` from `offset` on, `stride` from row to row. Operations take a transformed vector as what it stands for: a rate
+// is positive, a period is kept as its logarithm.
 struct Parameter {
-  int32_t tensor, segments, rows, columns, stride, offset;
+  int32_t tensor, segments, rows, columns, stride, offset, transform;
 };
+enum Transform : int32_t { kPlain, kSoftplus, kExp };
 
 // How a tensor outside is spread over registers: element (row, segment, unit).
 struct Port {

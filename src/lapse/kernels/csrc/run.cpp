@@ -18,13 +18,15 @@ using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_
 // Step t of row r lies at place at_step[t] + at_row[r] of input, spans, output and their gradients. `width` is how many
 // steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed. A gradient
 // that is not there is zero if it is an argument, and not wanted if it is a result; without `states` all rows start from
-// zeros. `finite` says that all weights are. `failed_step` comes back as -1 if none did.
+// zeros. `parameters` are to be packed first; without them `packed` is as it should be. `finite` says that all weights are;
+// packing sets it. `failed_step` comes back as -1 if none did.
 struct Call {
   int64_t steps, rows, block, threads, every, width, finite;
   const int64_t *batch_sizes, *at_step, *at_row;
   const void *input, *spans;
   void* output;
   void **states, **final_states;
+  const void* const* parameters;
   void *packed, *tape;
   const void* d_output;
   void** d_final_states;
@@ -124,6 +126,7 @@ class Run {
   }
 
   void forward() {
+    if (call_.parameters) pack_parameters();
     const Scratch<T> scratch(deal(false));
     share(&Run::forward, false, scratch.begin);
     auto first = lanes_[0].failed;
@@ -445,6 +448,48 @@ class Run {
     std::swap(s.states, s.states_before);
   }
 
+  void pack_parameters() {
+    std::atomic<bool> finite{true};
+    in_parallel(call_.parallel, call_.threads, int64_t(plan_.parameters.size()), [&](int64_t i) {
+      if (!pack_parameter(size_t(i))) finite = false;
+    });
+    call_.finite = finite;
+  }
+
+  // Lay a parameter out as the operations read it. Whether all of it is finite.
+  bool pack_parameter(size_t parameter) const {
+    const Parameter& p = plan_.parameters[parameter];
+    const T* from = static_cast<const T*>(call_.parameters[p.tensor]) + p.offset;
+    const long wide = padded<T>(p.rows);
+    T *begin = static_cast<T*>(call_.packed) + plan_.forward_pack[parameter], *to = begin;
+    if (p.columns) {
+      T* back = static_cast<T*>(call_.packed) + plan_.backward_pack[parameter];
+      for (long g = 0; g < p.segments; ++g, from += long(p.rows) * p.stride) {
+        pack(to, from, p.columns, p.rows, 1, p.stride, wide);
+        to += p.columns * wide;
+        if (!call_.tape) continue;
+        pack(back, from, p.rows, p.columns, p.stride, 1, padded<T>(p.columns));
+        back += p.rows * padded<T>(p.columns);
+      }
+    } else {
+      for (long g = 0; g < p.segments; ++g)
+        for (long r = 0; r < wide; ++r) *to++ = r < p.rows ? meaning(p, from[(g * p.rows + r) * p.stride]) : T(0);
+      // Zeros of zeros: what is packed is looked through for values that are not finite.
+      to = std::transform(begin, to, to, [](T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; });
+    }
+    Vec<T> sum{};
+    for (; begin < to; begin += kLanes<T>) sum += load(begin) * 0;
+    return total<T>(sum) == 0;
+  }
+  static T meaning(const Parameter& p, T x) {
+    if (p.transform == kSoftplus) return x > 20 ? x : std::log1p(std::exp(x));
+    return p.transform == kExp ? std::exp(x) : x;
+  }
+  // The derivative of a transform, by its value.
+  static T slope(const Parameter& p, T value) {
+    return p.transform == kSoftplus ? -std::expm1(-value) : p.transform == kExp ? value : T(1);
+  }
+
   // One segment's, to where it lies in its tensor: the lanes' sums, added up in their order.
   void write_gradient(size_t parameter, long segment) const {
     const Parameter& p = plan_.parameters[parameter];
@@ -458,6 +503,8 @@ class Run {
       for (long k = 0; k < columns * wide; k += kLanes<T>) increase(sum + k, load(lanes_[i].memory + place + k));
     for (long r = 0; r < p.rows; ++r)
       for (long k = 0; k < columns; ++k) to[r * p.stride + k] = sum[k * wide + r];
+    const T* values = static_cast<const T*>(call_.packed) + plan_.forward_pack[parameter] + segment * wide;
+    for (long r = 0; p.transform && r < p.rows; ++r) to[r * p.stride] *= slope(p, values[r]);
   }
 
   const Plan<T>& plan_;
@@ -465,36 +512,6 @@ class Run {
   std::vector<Block> blocks_;
   std::vector<Lane<T>> lanes_;
 };
-
-// Lay parameters out as the operations read them. Whether all of them are finite.
-template <class T>
-bool pack_parameters(const Plan<T>& plan, void* const* tensors, T* packed, bool backward) {
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const Parameter& p = plan.parameters[i];
-    const T* from = static_cast<const T*>(tensors[p.tensor]) + p.offset;
-    const long wide = padded<T>(p.rows);
-    T* to = packed + plan.forward_pack[i];
-    if (!p.columns) {
-      for (long g = 0; g < p.segments; ++g)
-        for (long r = 0; r < wide; ++r) *to++ = r < p.rows ? from[(g * p.rows + r) * p.stride] : T(0);
-      // Zeros of zeros: what is packed is looked through for values that are not finite.
-      std::transform(to - p.segments * wide, to, to,
-                     [](T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; });
-      continue;
-    }
-    T* back = packed + plan.backward_pack[i];
-    for (long g = 0; g < p.segments; ++g, from += long(p.rows) * p.stride) {
-      pack(to, from, p.columns, p.rows, 1, p.stride, wide);
-      to += p.columns * wide;
-      if (!backward) continue;
-      pack(back, from, p.rows, p.columns, p.stride, 1, padded<T>(p.columns));
-      back += p.rows * padded<T>(p.columns);
-    }
-  }
-  Vec<T> sum{};
-  for (long i = 0; i < plan.forward_size; i += kLanes<T>) sum += load(packed + i) * 0;
-  return total<T>(sum) == 0;
-}
 
 constexpr int64_t kNoMemory = -2;  // a failed_step
 
@@ -530,9 +547,6 @@ using namespace lapse;
   void lapse_sizes_##suffix(void* plan, int64_t* sizes) {                                                              \
     const auto& p = *static_cast<Plan<T>*>(plan);                                                                      \
     sizes[0] = p.packed_size, sizes[1] = p.record_width, sizes[2] = p.state_width;                                     \
-  }                                                                                                                    \
-  int32_t lapse_pack_##suffix(void* plan, void** tensors, void* packed, int32_t backward) {                            \
-    return pack_parameters(*static_cast<Plan<T>*>(plan), tensors, static_cast<T*>(packed), backward != 0);             \
   }                                                                                                                    \
   void lapse_forward_##suffix(void* plan, Call* call) {                                                                \
     run<T>(plan, call, [](Run<T>& r) { r.forward(); });                                                                \

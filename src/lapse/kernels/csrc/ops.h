@@ -382,12 +382,13 @@ struct Damping {
   static void forward(Step<T>& s, const Op& op) {
     T *e = s.value(op.reg[E]), *p = s.value(op.reg[P]), h = 0;
     const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]), *inverse = s.reciprocals(op.par[RATE]);
+    const T fastest = largest(rate, s.width(op.reg[E]));
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
         [&](long u, long i) {
           Vec<T> decay, lost;
           const Vec<T> z = load(rate + u) * h;
-          damping(z, decay, lost);
+          damping(z, fastest * h, decay, lost);
           // h φ = (1 − e^{−z}) / τ, and h itself where z has no digits left
           const Vec<T> time = z > kSmall<T> ? lost * load(inverse + u) : fill(h);
           store(e + i, decay), store(p + i, load(scale + u) * time);
@@ -399,13 +400,14 @@ struct Damping {
     const T *e = s.value(op.reg[E]), *de = s.adjoint(op.reg[E]), *dp = s.adjoint(op.reg[P]);
     const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]), *inverse = s.reciprocals(op.par[RATE]);
     T *d_rate = s.gradient(op.par[RATE]), *d_scale = s.gradient(op.par[SCALE]), h = 0, per_h = 0;
+    const T fastest = largest(rate, s.width(op.reg[E]));
     Vec<T> along{};
     each_row<T>(
         s.rows, s.width(op.reg[E]),
         [&](long r) { h = s.spans[r] / T(op.num[0]), per_h = h > kSmall<T> ? 1 / h : T(0), along = Vec<T>{}; },
         [&](long u, long i) {
           const Vec<T> tau = load(rate + u), z = tau * h, decay = load(e + i), g = load(dp + i);
-          const Vec<T> slope = phi_slope<T>(z, load(inverse + u) * per_h, decay);
+          const Vec<T> slope = phi_slope<T>(z, fastest * h, load(inverse + u) * per_h, decay);
           const Vec<T> phi = decay - z * slope;  // φ' = (e^{−z} − φ) / z
           const Vec<T> gp = g * load(scale + u), dz = gp * h * slope - load(de + i) * decay;
           along += gp * phi;

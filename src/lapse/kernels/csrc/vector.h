@@ -1,6 +1,7 @@
 // Vectors of the widest registers that the compiler may use, and the elementary functions on them.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -59,6 +60,10 @@ inline Vec<T> fill(T x) {
   return x - Vec<T>{};  // not 0 + x, which has to make a 0 of -0 and so costs an addition
 }
 template <class T>
+inline T largest(const T* values, long count) {
+  return *std::max_element(values, values + count);
+}
+template <class T>
 inline T total(Vec<T> v) {
   T sum = 0;
   for (int i = 0; i < kLanes<T>; ++i) sum += v[i];
@@ -84,21 +89,24 @@ LAPSE_INLINE F at_least(F x, float least) { return x < least ? fill(least) : x; 
 LAPSE_INLINE F at_most(F x, float most) { return x > most ? fill(most) : x; }
 #endif
 
-// float, for x in [-87, 88]: e^x = 2^n e^r with r in ±ln(2)/2; `scale` is 2^n and `rest` is e^r − 1 by its Taylor polynomial
-// of degree 7. NaN goes through to `rest`.
+// float: e^r − 1 for r in ±ln(2)/2 by a fitted polynomial, 3e-9 of e^r off at most before rounding.
+LAPSE_INLINE F exp_less_one(F r) {
+  F p = fill(0.00138146020f);
+  p = p * r + 0.00836871534f;
+  p = p * r + 0.0416683879f;
+  p = p * r + 0.166665206f;
+  p = p * r + 0.499999934f;
+  return p * r * r + r;
+}
+
+// float, for x in [-87, 88]: e^x = 2^n e^r with r in ±ln(2)/2; `scale` is 2^n and `rest` is e^r − 1. NaN goes through to
+// `rest`.
 LAPSE_INLINE void split_exp(F x, F& scale, F& rest) {
   using I = VectorOf<float>::bits;
   const float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to a whole number in the low bits
   const F shifted = x * 1.44269504088896341f + magic;
   const F n = shifted - magic;
-  const F r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  F p = fill(1.0f / 5040);
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  rest = p * r * r + r;
+  rest = exp_less_one((x - n * 0.693359375f) + n * 2.12194440e-4f);
   I bits;
   std::memcpy(&bits, &shifted, sizeof bits);
   bits = (bits << 23) + 0x3f800000;  // the magic number's own bits are shifted out
@@ -199,14 +207,20 @@ inline D vfloor(D x) {
   return lanes(x, [](double v) { return std::floor(v); });
 }
 
-// Of an exponential step, for z ≥ 0: e^{−z} and 1 − e^{−z}, the latter without cancellation.
-LAPSE_INLINE void damping(F z, F& e, F& lost) {
+// Of an exponential step, for z ≥ 0: e^{−z} and 1 − e^{−z}, the latter without cancellation. `most` is no less than any z:
+// where it is small, as it mostly is, there is nothing to split; the bits are the same.
+LAPSE_INLINE void damping(F z, float most, F& e, F& lost) {
+  if (most < 0.34f) {
+    const F rest = exp_less_one(-z);
+    e = 1 + rest, lost = -rest;
+    return;
+  }
   F scale, rest;
   split_exp(at_least(-z, -86.5f), scale, rest);
   e = scale * rest + scale;
   lost = (1 - scale) - scale * rest;
 }
-inline void damping(D z, D& e, D& lost) {
+inline void damping(D z, double, D& e, D& lost) {
   e = vexp(-z);
   lost = -lanes(-z, [](double v) { return std::expm1(v); });
 }
@@ -215,21 +229,25 @@ template <class T>
 constexpr T kSmall = sizeof(T) == 4 ? T(1e-30) : T(1e-290);  // far from where reciprocals end
 
 // φ'(z) for φ(z) = (1 − e^{−z}) / z, given 1/z and e^{−z}: below 0.75 the series Σ_j (−1)^j j z^{j−1} / (j + 1)!, which does not
-// cancel, above it (e^{−z} − φ) / z.
+// cancel, above it (e^{−z} − φ) / z. `most` is no less than any z.
 template <class T>
-inline Vec<T> phi_slope(Vec<T> z, Vec<T> per_z, Vec<T> e) {
+LAPSE_INLINE Vec<T> phi_series(Vec<T> z) {
   constexpr int terms = sizeof(T) == 4 ? 9 : 17;
-  const auto far = z > T(0.75);
-  const Vec<T> near = far ? Vec<T>{} : z;
   double factorial = 1;
   for (int j = 2; j <= terms + 1; ++j) factorial *= j;
   Vec<T> series{};
 #pragma GCC unroll 20
   for (int j = terms; j >= 1; --j) {
-    series = series * near + T((j % 2 ? -j : j) / factorial);
+    series = series * z + T((j % 2 ? -j : j) / factorial);
     factorial /= j + 1;
   }
-  return far ? (e - (1 - e) * per_z) * per_z : series;
+  return series;
+}
+template <class T>
+LAPSE_INLINE Vec<T> phi_slope(Vec<T> z, T most, Vec<T> per_z, Vec<T> e) {
+  if (most < T(0.75)) return phi_series<T>(z);
+  const auto far = z > T(0.75);
+  return far ? (e - (1 - e) * per_z) * per_z : phi_series<T>(far ? Vec<T>{} : z);
 }
 
 }  // namespace lapse

@@ -236,6 +236,19 @@ def test_recompute_gives_the_same_bits(cell_type: type[Cell], solver: Solver | N
             assert torch.equal(again[name], value), f"{name}, every {every}"
 
 
+def test_recompute_gives_the_same_bits_on_several_threads() -> None:
+    torch.manual_seed(0)
+    cell = make(cells.ODELSTMCell, None, 3, 32)
+    inputs, sizes = arguments(cell, [9] * 200 + [4] * 50 + [1] * 20, torch.float32)
+    weights = [torch.randn(len(inputs[0]), 32), *(torch.randn_like(s) for s in inputs[2:])]
+    with on_threads(2):
+        plain = everything("fused", cell, inputs, sizes, weights)
+        with recompute(every=4):
+            again = everything("fused", cell, inputs, sizes, weights)
+    for name, value in plain.items():
+        assert torch.equal(again[name], value), name
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_same_threads_same_bits(count: int) -> None:
     torch.manual_seed(0)

@@ -120,9 +120,8 @@ class Run {
       tape += b.tape_rows;
       blocks_.push_back(b);
     }
-    // Two a thread, so that one can be handed over; one where memory is dear, or there is nobody to hand it to.
-    const size_t most = call.every || call.threads == 1 ? call.threads : 2 * call.threads;
-    lanes_ = std::vector<Lane<T>>(std::min(blocks_.size(), most));
+    // Two a thread, so that one can be handed over.
+    lanes_ = std::vector<Lane<T>>(call.threads == 1 ? 1 : std::min<size_t>(blocks_.size(), 2 * call.threads));
   }
 
   void forward() {
@@ -161,14 +160,15 @@ class Run {
 
   // All lanes to their ends. A thread keeps to its own lanes, half of what is left of the longer one at a time, and helps
   // with those of others at the end: a processor that is slow for a moment, which is common where machines are shared,
-  // would keep all others waiting. Who ran what does not show in the results.
+  // would keep all others waiting. Who ran what does not show in the results. Where records are made again they belong to
+  // the thread, to save memory, so that it goes on to the lane's end.
   void share(void (Run::*go)(Lane<T>&, int64_t, T*) const, bool backward, T* scratch) {
     for (Lane<T>& lane : lanes_) lane.memory = scratch, scratch += lane_size(backward);
     in_parallel(call_.parallel, call_.threads, call_.threads, [&](int64_t thread) {
       T* memory = scratch + thread * thread_size(backward);
       while (Lane<T>* lane = take(thread)) {
         const int64_t left = lane->left;
-        (this->*go)(*lane, call_.threads == 1 ? left : std::max<int64_t>(left / 2, 1), memory);
+        (this->*go)(*lane, call_.threads == 1 || call_.every ? left : std::max<int64_t>(left / 2, 1), memory);
         lane->taken.store(false, std::memory_order_release);
       }
     });
@@ -191,11 +191,12 @@ class Run {
   // What a lane keeps from step to step, and what a thread needs for one step.
   int64_t lane_size(bool backward) const {
     int64_t size = 2 * call_.block * (backward ? plan_.state_width : plan_.record_width);
-    if (backward) size += plan_.gradient_size + (call_.every ? (call_.every + 1) * call_.block * plan_.record_width : 0);
-    return lines(size);
+    return lines(backward ? size + plan_.gradient_size : size);
   }
   int64_t thread_size(bool backward) const {
-    return lines(call_.block * (plan_.temporary_width + (backward ? plan_.adjoint_width : 0)) + 2 * padded<T>(call_.block));
+    int64_t width = plan_.temporary_width;
+    if (backward) width += plan_.adjoint_width + (call_.every ? (call_.every + 1) * plan_.record_width : 0);
+    return lines(call_.block * width + 2 * padded<T>(call_.block));
   }
   static int64_t lines(int64_t size) { return (size + 31) / 16 * 16; }  // none shared by two of them
 
@@ -397,7 +398,7 @@ class Run {
     long rows = b.rows;
     if (call_.every) {
       rows = alive(b, begin);
-      record = lane.memory + plan_.gradient_size + 2 * call_.block * plan_.state_width;
+      record = s.temporaries + call_.block * plan_.temporary_width;
       restore(lane.kept -= rows * plan_.state_width, rows, record);
     }
     for (int64_t t = begin; t <= lane.t; ++t) {

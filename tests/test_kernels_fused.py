@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -294,7 +295,6 @@ layer, x = lapse.ODELSTM(1, 64), torch.randn(64, 2000, 1)
 layer(x[:, :2])[0].sum().backward()
 with lapse.kernels.recompute(every=1000):
     loss = layer(x)[0][:, -1].sum()
-loss.backward(retain_graph=True)
 used = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmSize")) << 10
 resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
 try:
@@ -317,6 +317,28 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
         output, _ = unroll(cell, x, tuple(state), spans, Walk.packed(sizes))
         alone, _ = unroll(cell, x[5::70], tuple(s[5:6] for s in state), spans[5::70], Walk.packed([1] * 4))
     assert torch.equal(output[5::70], alone)
+
+
+def test_a_slow_rate_keeps_its_digits_over_a_long_gap() -> None:
+    torch.manual_seed(0)
+    layer, x = lapse.GRUODE(2, 8), torch.randn(4, 6, 2)
+    with torch.no_grad():
+        layer.cells[0].get_parameter("field.gates.bias")[8:] += 14.0  # of the update gates: rates near 1e-6
+    exact = copy.deepcopy(layer).double()
+    spans = torch.full((4, 6), 1e3)
+    with lapse.backend("fused"):
+        output = layer(x, timespans=spans)[0]
+    torch.testing.assert_close(
+        output.double(), exact(x.double(), timespans=spans.double())[0], rtol=1e-5, atol=1e-8
+    )
+
+
+def test_a_period_that_is_not_a_number_shows() -> None:
+    layer = lapse.PhasedLSTM(2, 8)
+    with torch.no_grad():
+        layer.cells[0].get_parameter("log_period")[3] = math.nan
+    with lapse.backend("fused"):
+        assert layer(torch.randn(3, 5, 2))[0].isnan().any()
 
 
 @pytest.mark.parametrize("function", range(4), ids=["exp", "tanh", "sigmoid", "softplus"])

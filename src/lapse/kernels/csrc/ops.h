@@ -514,7 +514,7 @@ struct GRUSlope {
     T *u = s.value(op.reg[U]), *v = s.value(op.reg[V]), *k = s.value(op.reg[K]);
     const T* y = s.value(op.reg[Y]);
     each<T>(s.rows * s.width(op.reg[U]), [&](long i) {
-      const Vec<T> rate = activate(replaying, u + i, [](Vec<T> x) { return vsigmoid(-x); }), g = activate_tanh(replaying, v + i);
+      const Vec<T> rate = activate(replaying, u + i, [](Vec<T> x) { return vrate(-x); }), g = activate_tanh(replaying, v + i);
       store(k + i, rate * (g - load(y + i)));
     });
   }
@@ -547,8 +547,10 @@ struct GRUExponential {
     each_row<T>(
         s.rows, s.width(op.reg[U]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
         [&](long, long i) {
-          const Vec<T> rate = vsigmoid(-load(u + i)), g = vtanh(load(v + i)), e = vexp(-rate * h);
-          store(u + i, rate), store(v + i, g), store(y + i, g + e * (load(y0 + i) - g));
+          const Vec<T> rate = vrate(-load(u + i)), g = vtanh(load(v + i)), old = load(y0 + i);
+          Vec<T> e, lost;
+          damping(rate * h, h, e, lost);
+          store(u + i, rate), store(v + i, g), store(y + i, old + lost * (g - old));
         },
         [](long) {});
   }
@@ -561,11 +563,13 @@ struct GRUExponential {
     each_row<T>(
         s.rows, s.width(op.reg[U]), [&](long r) { h = s.spans[r] / T(op.num[0]), along = Vec<T>{}; },
         [&](long, long i) {
-          const Vec<T> rate = load(u + i), g = load(v + i), d = load(dy + i), e = vexp(-rate * h);
+          const Vec<T> rate = load(u + i), g = load(v + i), d = load(dy + i);
+          Vec<T> e, lost;
+          damping(rate * h, h, e, lost);
           const Vec<T> dz = -d * (load(y0 + i) - g) * e;  // of the exponent ρh
           along += dz * rate;
           store(du + i, -dz * h * rate * (1 - rate));
-          store(dv + i, d * (1 - e) * (1 - g * g));
+          store(dv + i, d * lost * (1 - g * g));
           dy0.put(i, d * e);
         },
         [&](long r) { s.span_gradients[r] += total<T>(along) / T(op.num[0]); });
@@ -818,7 +822,7 @@ struct MemoryUpdate {
       store(d[O] + k, (load(dgate + k) + gh * t) * o * (1 - o));
       store(d[I2] + k, gt * z * i2 * (1 - i2));
       store(d[F2] + k, gt * load(target0 + k) * f2 * (1 - f2));
-      store(d[U] + k, load(drate + k) * vsigmoid(load(g[U] + k)));
+      store(d[U] + k, load(drate + k) * vrate(load(g[U] + k)));
       dc1.put(k, gc * f);
       dtarget0.put(k, gt * f2);
     });
@@ -832,7 +836,7 @@ template <class T>
 struct Openness {
   Vec<T> k, slope, phase, turns, period;
   Openness(T clock, Vec<T> period_, Vec<T> shift, T ratio, T leak) {
-    period = period_ > 0 ? period_ : fill(T(1));  // padded units have none
+    period = period_ == 0 ? fill(T(1)) : period_;  // padded units have none
     const Vec<T> a = clock - shift, zero{};
     turns = vfloor(a / period);
     Vec<T> rest = a - turns * period;

@@ -5,6 +5,7 @@
 // lanes' order: the same number of threads gives the same bits, whichever thread runs which steps of a lane.
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <new>
 #include <thread>
 
@@ -65,19 +66,26 @@ template <class T>
 class Scratch {
  public:
   explicit Scratch(int64_t size) {
-    if (mine().size() < size_t(size + kLine)) mine() = std::vector<T>(), mine() = std::vector<T>(size_t(size + kLine));
-    const auto start = reinterpret_cast<uintptr_t>(mine().data());
-    begin = reinterpret_cast<T*>((start + 63) / 64 * 64);
+    Memory& m = mine();
+    if (m.size < size + kLine) {
+      m.data.reset(), m.size = 0;  // before there is more
+      m.data.reset(new T[size_t(size + kLine)]), m.size = size + kLine;
+    }
+    begin = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(m.data.get()) + 63) / 64 * 64);
   }
   ~Scratch() {
-    if (mine().size() * sizeof(T) > kMostIdle) mine() = std::vector<T>();
+    if (mine().size * int64_t(sizeof(T)) > kMostIdle) mine().data.reset(), mine().size = 0;
   }
   T* begin;
 
  private:
-  static constexpr int64_t kLine = 64 / sizeof(T), kMostIdle = 64 << 20;
-  static std::vector<T>& mine() {
-    thread_local std::vector<T> memory;
+  static constexpr int64_t kLine = 64 / sizeof(T), kMostIdle = 256 << 20;
+  struct Memory {
+    std::unique_ptr<T[]> data;
+    int64_t size = 0;
+  };
+  static Memory& mine() {
+    thread_local Memory memory;
     return memory;
   }
 };

@@ -121,8 +121,8 @@ def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]
 class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: _Job, input: Tensor, timespans: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        x, spans = input.detach().contiguous(), timespans.detach().contiguous()
-        state = [s.detach().contiguous() for s in rest[: job.states]]
+        x, spans = input.contiguous(), timespans.contiguous()
+        state = [s.contiguous() for s in rest[: job.states]]
         rows = job.walk.batch_sizes[0]
         plan, dtype, size = job.plan, input.dtype, job.plan.packed_size
         differentiable = job.taped and any(ctx.needs_input_grad)
@@ -155,7 +155,7 @@ class _Unroll(torch.autograd.Function):
         plain = plain_autograd() and all(g is None or plain_tensor(g, kept.dtype) for g in grads)
         if torch.is_grad_enabled() or not plain:
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
-        x, spans = inputs[0].detach().contiguous(), inputs[1].detach().contiguous()
+        x, spans = inputs[0].contiguous(), inputs[1].contiguous()
         # The tensors as they were saved need not lie where they lay: hooks may have moved them.
         call = native.Call.from_buffer_copy(ctx.call)
         call.input, call.spans, call.packed = x.data_ptr(), spans.data_ptr(), kept.data_ptr()

@@ -237,15 +237,21 @@ def test_recompute_gives_the_same_bits(cell_type: type[Cell], solver: Solver | N
             assert torch.equal(again[name], value), f"{name}, every {every}"
 
 
-def test_recompute_gives_the_same_bits_on_several_threads() -> None:
+def several_blocks() -> tuple[Cell, list[Tensor], list[int], list[Tensor]]:
+    """A cell and a batch that two threads share."""
     torch.manual_seed(0)
     cell = make(cells.ODELSTMCell, None, 3, 32)
     inputs, sizes = arguments(cell, [9] * 200 + [4] * 50 + [1] * 20, torch.float32)
     weights = [torch.randn(len(inputs[0]), 32), *(torch.randn_like(s) for s in inputs[2:])]
+    return cell, inputs, sizes, weights
+
+
+def test_recompute_gives_the_same_bits_on_several_threads() -> None:
+    case = several_blocks()
     with on_threads(2):
-        plain = everything("fused", cell, inputs, sizes, weights)
+        plain = everything("fused", *case)
         with recompute(every=4):
-            again = everything("fused", cell, inputs, sizes, weights)
+            again = everything("fused", *case)
     for name, value in plain.items():
         assert torch.equal(again[name], value), name
 
@@ -273,14 +279,11 @@ def test_a_thread_that_does_it_all_gives_the_same_bits(monkeypatch: pytest.Monke
         work(shared)
 
     asked: list[int] = []
-    torch.manual_seed(0)
-    cell = make(cells.ODELSTMCell, None, 3, 32)
-    inputs, sizes = arguments(cell, [9] * 200 + [4] * 50 + [1] * 20, torch.float32)
-    weights = [torch.randn(len(inputs[0]), 32), *(torch.randn_like(s) for s in inputs[2:])]
+    case = several_blocks()
     with on_threads(2):
-        shared = everything("fused", cell, inputs, sizes, weights)
+        shared = everything("fused", *case)
         monkeypatch.setattr(native, "parallel", lambda: ctypes.cast(alone, ctypes.c_void_p).value)
-        for name, value in everything("fused", cell, inputs, sizes, weights).items():
+        for name, value in everything("fused", *case).items():
             assert torch.equal(value, shared[name]), name
     assert set(asked) == {2}
 

@@ -119,8 +119,10 @@ struct Linear {
       if (s.plan->is_input(x) ? !s.input_gradient : fresh && !s.state_gradient) continue;
       T* dx = s.adjoint(x);
       Product<T> p{factors, int(segments), dx, x_width, op.add[X + i] ? dx : nullptr, x_width};
-      if (s.ahead < s.ahead_end) p.ahead = s.ahead, s.ahead = multiply(p, s.rows, x_width);
-      else multiply(p, s.rows, x_width);
+      if (s.ahead < s.ahead_end)
+        p.ahead = s.ahead, s.ahead = multiply(p, s.rows, x_width);
+      else
+        multiply(p, s.rows, x_width);
     }
   }
 };

@@ -1,76 +1,19 @@
-"""From a batch of raw events to predictions: preprocessing, a layer, a readout; and the layers by name."""
+"""From a batch of raw events to predictions: preprocessing, a layer, a readout."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lapse import layers
+from lapse.models.config import ModelConfig
+from lapse.models.registry import MODELS
 from lapse.sequences import Batch, Sequences, Standardizer
-from lapse.solvers import SOLVERS
-
-# The eleven of the paper's tables, in their order; ours last.
-MODELS: dict[str, type[layers.RNN]] = {
-    "ode-rnn": layers.ODERNN,
-    "ct-rnn": layers.CTRNN,
-    "lstm": layers.AugmentedLSTM,
-    "ct-gru": layers.CTGRU,
-    "rnn-decay": layers.RNNDecay,
-    "bidirectional": layers.CoupledLSTMODERNN,
-    "gru-d": layers.GRUD,
-    "phased-lstm": layers.PhasedLSTM,
-    "gru-ode": layers.GRUODE,
-    "ct-lstm": layers.CTLSTM,
-    "ode-lstm": layers.ODELSTM,
-}
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Everything that decides the shape of a :class:`SequenceModel`; plain values, so that it can be stored.
-
-    ``readout`` is "last" for one answer a sequence and "every" for one a step; ``missing`` says whether features may
-    be missing; ``options`` go to the layer as they are (``form``, ``solver`` by name, ``forget_bias``, ...).
-    """
-
-    input_size: int
-    output_size: int
-    model: str = "ode-lstm"
-    hidden_size: int = 64  # the paper's
-    num_layers: int = 1
-    readout: Literal["last", "every"] = "last"
-    missing: bool = False
-    static_size: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
-        if self.readout not in ("last", "every"):
-            raise ValueError(f"readout must be 'last' or 'every', got {self.readout!r}")
-        try:
-            json.dumps(dict(self.options))
-        except TypeError as error:
-            raise TypeError(
-                f"options must be plain values, so that the model can be stored: {error}; "
-                f"solvers go by name here: {', '.join(SOLVERS)}"
-            ) from None
-
-    @staticmethod
-    def for_data(train: Sequences, output_size: int, **settings: Any) -> ModelConfig:
-        """The config that fits these sequences; ``settings`` are the other fields."""
-        static_size = 0 if train.static is None else train.static.shape[1]
-        missing = train.observed is not None
-        return ModelConfig(
-            train.num_features, output_size, missing=missing, static_size=static_size, **settings
-        )
 
 
 class SequenceModel(nn.Module):

@@ -92,7 +92,7 @@ def test_bad_arrays_are_refused() -> None:
         Sequences.from_arrays([[1, 2]], [[0, 1]], targets=[1, 2])
     with pytest.raises(ValueError, match=r"values must be \(N, 1\)"):
         Sequences(np.zeros((2, 3)), np.zeros(2), np.array([0, 2]), features=("a",))
-    with pytest.raises(ValueError, match="offsets must run from 0 to 2"):
+    with pytest.raises(ValueError, match="offsets must rise from 0 to 2"):
         Sequences(np.zeros((2, 1)), np.zeros(2), np.array([0, 1]))
 
 

@@ -153,11 +153,16 @@ class Sequences:
         )
 
     @classmethod
-    def load(cls, path: str | Path) -> Sequences:
-        """Sequences saved by `save`, memory-mapped: opening is instant, and only what is used is read."""
+    def load(cls, path: str | Path, *, verify: bool = True) -> Sequences:
+        """Sequences saved by `save`, memory-mapped: only what is used is kept in memory.
+
+        The file is read once to compare it with the digest in it, so that a damaged file is refused and never
+        read wrongly. `verify=False` leaves that out, for files so large that reading them through takes too long:
+        opening is then instant, and a changed value goes unnoticed.
+        """
         from lapse.sequences.storage import load
 
-        return load(path)
+        return load(path, verify)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file (safetensors, no pickle); the file appears whole or not at all."""
@@ -341,8 +346,11 @@ def _check_shapes(s: Sequences) -> None:
         raise ValueError(
             f"values must be (N, {len(s.features)}) for features {s.features}, got {s.values.shape}"
         )
-    if count < 0 or s.offsets[0] != 0 or s.offsets[-1] != n:
-        raise ValueError(f"offsets must run from 0 to {n}, the number of events; got {s.offsets!r}")
+    if count < 0 or s.offsets[0] != 0 or s.offsets[-1] != n or (np.diff(s.offsets) < 1).any():
+        raise ValueError(
+            f"offsets must rise from 0 to {n}, the number of events, with at least one event per sequence; "
+            f"got {s.offsets!r}"
+        )
 
 
 FIELD_NAMES = tuple(field.name for field in fields(Sequences))

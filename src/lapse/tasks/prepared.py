@@ -1,8 +1,9 @@
 """Prepared data: a task's splits worked out once, kept in the cache, memory-mapped ever after.
 
 The folder's name is a hash of the files' hashes, the options and the version of the code that prepared it:
-what was made of other files or with other options can not be taken for it. It appears whole or not at all,
-and processes that want the same one wait for the first to make it.
+what was made of other files or with other options cannot be taken for it. It appears whole or not at all,
+and processes that want the same one wait for the first to make it. Its files are verified on every load, and a
+damaged folder is made again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 from lapse.sequences import Sequences
 from lapse.tasks.base import Splits
-from lapse.tasks.files import Source, cache_folder, writing
+from lapse.tasks.files import DataFileError, Source, cache_folder, writing
 
-VERSION = 1  # raise when a loader's output changes, so that old preparations are not taken for new
+# Raise when a loader's output or the file format changes, so that old preparations are not taken for new ones.
+VERSION = 2
 PARTS = ("train", "validation", "test")
 
 
@@ -36,27 +38,35 @@ def prepared(
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(partial, folder)
             splits = _stored(folder, sources)
-    assert splits is not None
+    if splits is None:
+        raise DataFileError(
+            f"what was just written to {folder} cannot be read back; check the disk, or set LAPSE_CACHE to a "
+            "folder elsewhere"
+        )
     return splits
 
 
 def _key(sources: tuple[Source, ...], options: dict[str, Any]) -> str:
-    content = json.dumps([VERSION, [s.digest for s in sources], options], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return _digest([VERSION, [s.digest for s in sources], options])[:16]
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _store(splits: Splits, folder: Path) -> None:
     folder.mkdir()
     for name, part in splits.parts().items():
         part.save(folder / f"{name}.safetensors")
-    (folder / "notes.json").write_text(json.dumps(splits.notes))
+    (folder / "notes.json").write_text(json.dumps({"notes": splits.notes, "digest": _digest(splits.notes)}))
 
 
 def _stored(folder: Path, sources: tuple[Source, ...]) -> Splits | None:
-    """What the folder holds; None when it is not there or was damaged, and must be made again."""
+    """What the folder holds; None when it is not there or is damaged, and must be made again."""
     try:
         parts = [Sequences.load(folder / f"{name}.safetensors") for name in PARTS]
-        notes = json.loads((folder / "notes.json").read_text())
-    except (OSError, ValueError):
+        stored = json.loads((folder / "notes.json").read_text())
+        whole = stored["digest"] == _digest(stored["notes"])
+        return Splits(*parts, sources=sources, notes=tuple(stored["notes"])) if whole else None
+    except Exception:  # whatever damage leads to: what can be made again is never worth an error
         return None
-    return Splits(*parts, sources=sources, notes=tuple(notes))

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 import lapse
 from lapse.models import ModelConfig, SequenceModel
 from lapse.sequences.storage import write_atomically
+from lapse.stored_config import with_absent_fields, without_absent_fields
 from lapse.tasks import TASKS, Splits, Task
 from lapse.training import Fitted, Objective, TrainConfig, evaluate, fit
 
@@ -50,13 +51,14 @@ class RunConfig:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> RunConfig:
-        return RunConfig(**{**values, "train": TrainConfig(**values["train"])})
+        train = TrainConfig(**with_absent_fields(TrainConfig, values["train"]))
+        return RunConfig(**with_absent_fields(RunConfig, {**values, "train": train}))
 
     @property
     def digest(self) -> str:
         """Eight letters for everything but task, model and seed, which the folder's name spells out."""
-        values = self.as_dict()
-        values["train"] = {k: v for k, v in values["train"].items() if k != "seed"}
+        values = without_absent_fields(self)
+        values["train"] = {k: v for k, v in without_absent_fields(self.train).items() if k != "seed"}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
     def folder(self, root: str | Path) -> Path:
@@ -97,6 +99,8 @@ def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:
         patience=None,
         restore_best=task.name == "walker",
         median_gap=False,
+        schedule="constant",
+        warmup=0.0,
     )
     options = {"solver": solver[model]} if model in solver else {}
     return RunConfig(task.name, model, "paper", task.paper.hidden_size, model_options=options, train=train)

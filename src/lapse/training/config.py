@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from lapse.stored_config import added
+
+LOWEST_RATE = 0.01  # share of the learning rate with which a cosine schedule ends
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,10 @@ class TrainConfig:
     patience: int | None = 20  # epochs without a better validation metric before stopping
     restore_best: bool = True  # end with the weights of the best validation epoch, not of the last
     median_gap: bool = True  # count time in the training split's median gap, so that a gap is about 1
+    # The learning rate falls along a cosine to a hundredth: at a constant rate the last epochs still jump about.
+    schedule: Literal["constant", "cosine"] = added("cosine", before="constant")
+    warmup: float = added(0.05, before=0.0)  # share of all steps in which the rate rises from 0: first steps are wild
+    weight_decay: float = added(0.0, before=0.0)  # Adam decays weights apart from the gradient, RMSprop through it
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -28,3 +37,17 @@ class TrainConfig:
             raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.schedule not in ("constant", "cosine"):
+            raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup must be a share of all steps, at least 0 and below 1, got {self.warmup}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+
+    def rate_factor(self, step: int, steps: int) -> float:
+        """What the learning rate is multiplied by at `step` of `steps` optimiser steps."""
+        rising = self.warmup * steps
+        warm = min(1.0, (step + 1) / rising) if rising else 1.0
+        if self.schedule == "constant":
+            return warm
+        return warm * (LOWEST_RATE + (1 - LOWEST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))))

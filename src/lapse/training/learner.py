@@ -27,11 +27,19 @@ class Learner(L.LightningModule):
         self.train_total, self.train_count, self.events = 0.0, 0, 0
         self.scores = Scores(objective, model.config.output_size)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Any:
+        config = self.config
+        steps = max(1, int(self.trainer.estimated_stepping_batches))
+        optimizer = self._optimizer()
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: config.rate_factor(step, steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        settings = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
         if self.config.optimizer == "adam":
-            return torch.optim.Adam(self.parameters(), lr=self.config.learning_rate)
+            return torch.optim.AdamW(self.parameters(), **settings)  # with no decay this is Adam
         # The paper's runs used Keras' RMSprop, whose averaging (0.9) and epsilon differ from torch's defaults.
-        return torch.optim.RMSprop(self.parameters(), lr=self.config.learning_rate, alpha=0.9, eps=1e-7)
+        return torch.optim.RMSprop(self.parameters(), alpha=0.9, eps=1e-7, **settings)
 
     def on_train_epoch_start(self) -> None:
         # Dropout is a function of seed and epoch, so that a resumed run draws what the unbroken one drew.

@@ -14,6 +14,7 @@ FLOW = (
     "sequences",
     "events",
     "solvers",
+    "stored_config",
     "walk",
     "cells",
     "kernels",

@@ -39,7 +39,7 @@ def bits() -> Splits:
     return Splits(whole.train[:5000], whole.validation[:1000], whole.test[:2000])
 
 
-BITS = TrainConfig(epochs=8, batch_size=64)
+BITS = TrainConfig(epochs=12, batch_size=64)
 
 
 def test_ode_lstm_counts_bits_it_has_only_durations_of(bits: Splits) -> None:

@@ -45,7 +45,10 @@ def train(
 
 @app.command()
 def study(
-    tasks: Annotated[str, typer.Option(help="Tasks, with commas between.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="A study in a TOML file, e.g. studies/paper.toml.", metavar="FILE")
+    ] = None,
+    tasks: Annotated[str, typer.Option(help="Tasks, with commas between.")] = "",
     models: Annotated[str, typer.Option(help="Models, with commas between, or `all`.")] = "all",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1)] = 5,
     workers: Annotated[int, typer.Option(help="Runs at a time on this machine.", min=1)] = 2,
@@ -63,21 +66,22 @@ def study(
 ) -> None:
     """Every task with every model and seed; killed or cut short, the same command goes on where it was.
 
-    Exit status 1 when a run failed; its traceback is in error.txt of its folder.
+    The runs come from a FILE, or from --tasks, --models, --seeds and --set. Exit status 1 when a run failed; its
+    traceback is in error.txt of its folder.
 
-    Example: `lapse study --tasks mini-digits --models ode-lstm,gru-d --seeds 3 --set ode-lstm:form=autonomous`
+    Example: `lapse study studies/paper.toml`, or `lapse study --tasks mini-digits --models ode-lstm,gru-d --seeds 3`
     """
-    from lapse import MODELS
-    from lapse.study import Grid, Outcome
+    from lapse.study import Outcome
     from lapse.study import study as run_study
+    from lapse.study.estimate import hours_left
     from lapse.study.progress import Progress
 
-    names = list(MODELS) if models == "all" else _names(models)
-    try:
-        grid = Grid(_names(tasks), names, range(seeds), setting or [])
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--set") from error
-    configs = grid.configs(lambda task, model, seed, s: configure(task, model, preset, seed, s))
+    configs = (
+        _configs_of_file(file) if file else _configs_of_grid(tasks, models, seeds, preset, setting or [])
+    )
+    if file:
+        hours = hours_left(configs, output, data_dir)
+        typer.echo(f"{len(configs)} runs; at most {hours:.1f} hours of one core are left", err=True)
     place = _workers(ray, output, workers, threads, data_dir)
     try:
         with Progress(workers) as progress:
@@ -136,6 +140,32 @@ def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir
         return RayWorkers(output, ray, count=workers, threads=threads, data_dir=data_dir)
     except ImportError as error:
         fail(f"lapse study --ray: {error}")
+
+
+def _configs_of_file(file: Path) -> list[Any]:
+    from lapse.study.plan import BadPlan, Plan
+
+    try:
+        plan = Plan.read(file)
+    except BadPlan as error:
+        raise typer.BadParameter(str(error), param_hint="FILE") from error
+    return plan.configs(
+        lambda preset, task, model, seed, settings: configure(task, model, preset, seed, settings)
+    )
+
+
+def _configs_of_grid(tasks: str, models: str, seeds: int, preset: str, settings: list[str]) -> list[Any]:
+    from lapse import MODELS
+    from lapse.study import Grid
+
+    if not _names(tasks):
+        raise typer.BadParameter("name at least one task, or give a FILE", param_hint="--tasks")
+    names = list(MODELS) if models == "all" else _names(models)
+    try:
+        grid = Grid(_names(tasks), names, range(seeds), settings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+    return grid.configs(lambda task, model, seed, s: configure(task, model, preset, seed, s))
 
 
 def _names(text: str) -> list[str]:

@@ -26,7 +26,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         for setting in self.settings:
-            which = _which(setting)
+            which = which_of(setting)
             if which and which not in (*self.tasks, *self.models):
                 raise ValueError(
                     f"{setting!r} is for {which!r}, which is not in this study; "
@@ -44,12 +44,12 @@ class Grid:
 
     def _settings_for(self, task: str, model: str) -> list[str]:
         """The general ones first, so that what is said of one task or model has the last word."""
-        concerned = [s for s in self.settings if _which(s) in ("", task, model)]
-        return [s.removeprefix(f"{_which(s)}:") for s in sorted(concerned, key=lambda s: bool(_which(s)))]
+        concerned = [s for s in self.settings if which_of(s) in ("", task, model)]
+        return [s.removeprefix(f"{which_of(s)}:") for s in sorted(concerned, key=lambda s: bool(which_of(s)))]
 
 
-def _which(setting: str) -> str:
-    """What stands before the colon, if that comes before the equals sign."""
+def which_of(setting: str) -> str:
+    """The task or model that a setting is for, empty if it is for all: ``WHICH:NAME=VALUE``."""
     name, _, _ = setting.partition("=")
     which, colon, _ = name.partition(":")
     return which if colon else ""

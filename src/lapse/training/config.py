@@ -26,8 +26,12 @@ class TrainConfig:
     median_gap: bool = True  # count time in the training split's median gap, so that a gap is about 1
     # The learning rate falls along a cosine to a hundredth: at a constant rate the last epochs still jump about.
     schedule: Literal["constant", "cosine"] = added("cosine", before="constant")
-    warmup: float = added(0.05, before=0.0)  # share of all steps in which the rate rises from 0: first steps are wild
-    weight_decay: float = added(0.0, before=0.0)  # Adam decays weights apart from the gradient, RMSprop through it
+    warmup: float = added(
+        0.05, before=0.0
+    )  # share of all steps in which the rate rises from 0: first steps are wild
+    weight_decay: float = added(
+        0.0, before=0.0
+    )  # Adam decays weights apart from the gradient, RMSprop through it
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -40,7 +44,9 @@ class TrainConfig:
         if self.schedule not in ("constant", "cosine"):
             raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}")
         if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup must be a share of all steps, at least 0 and below 1, got {self.warmup}")
+            raise ValueError(
+                f"warmup must be a share of all steps, at least 0 and below 1, got {self.warmup}"
+            )
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
 
@@ -50,4 +56,6 @@ class TrainConfig:
         warm = min(1.0, (step + 1) / rising) if rising else 1.0
         if self.schedule == "constant":
             return warm
-        return warm * (LOWEST_RATE + (1 - LOWEST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))))
+        return warm * (
+            LOWEST_RATE + (1 - LOWEST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+        )

@@ -35,7 +35,7 @@ class Learner(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        settings = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
+        settings: dict[str, Any] = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
         if self.config.optimizer == "adam":
             return torch.optim.AdamW(self.parameters(), **settings)  # with no decay this is Adam
         # The paper's runs used Keras' RMSprop, whose averaging (0.9) and epsilon differ from torch's defaults.

@@ -1,0 +1,111 @@
+"""A study written down in a TOML file, so that one command repeats it.
+
+preset = "paper"                 # optional; `lapse list` and docs/reproduce.md say which there are
+[settings]                       # for every run, as `--set` takes them
+"train.schedule" = "cosine"
+
+[[grids]]                        # any number of grids: every task with every model with every seed
+tasks = ["walker"]
+models = "all"                   # or a list
+seeds = 5
+settings = { "train.epochs" = 100 }
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lapse.models import MODELS
+from lapse.runs import RunConfig
+from lapse.study.grid import Grid, which_of
+
+# A run's config from preset, task, model, seed and the settings that concern it.
+PresetConfigure = Callable[[str, str, str, int, list[str]], RunConfig]
+
+GRID_WORDS = ("tasks", "models", "seeds", "settings")
+PLAN_WORDS = ("preset", "settings", "grids")
+
+
+class BadPlan(ValueError):
+    """The file does not describe a study; the message says where and what was expected."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The grids of a study and the preset that their runs start from."""
+
+    preset: str
+    grids: tuple[Grid, ...]
+
+    @staticmethod
+    def read(path: str | Path) -> Plan:
+        """The study that the TOML file at `path` describes."""
+        try:
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise BadPlan(f"{path} cannot be read as a study: {error}") from error
+        try:
+            _check_words(content, PLAN_WORDS, "the file")
+            shared = _settings(content.get("settings", {}))
+            grids = tuple(_grid(grid, shared) for grid in content.get("grids", ()))
+            _check_used(shared, grids)
+        except (TypeError, ValueError) as error:
+            raise BadPlan(f"{path}: {error}") from error
+        if not grids:
+            raise BadPlan(
+                f"{path} has no [[grids]]; a study needs at least one, with tasks, models and seeds"
+            )
+        return Plan(content.get("preset", "default"), grids)
+
+    def configs(self, configure: PresetConfigure) -> list[RunConfig]:
+        """All runs, seed by seed over all grids, so that a study that is cut short has something of everything."""
+        made = [
+            config
+            for grid in self.grids
+            for config in grid.configs(lambda *words: configure(self.preset, *words))
+        ]
+        return sorted(made, key=lambda config: config.train.seed)
+
+
+def _grid(values: Mapping[str, Any], shared: Sequence[str]) -> Grid:
+    _check_words(values, GRID_WORDS, "a grid")
+    models = values.get("models", "all")
+    names = list(MODELS) if models == "all" else _strings("models", models)
+    seeds = values.get("seeds", 5)
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+        raise ValueError(f"seeds must be a whole number of at least 1, got {seeds!r}")
+    tasks = _strings("tasks", values.get("tasks"))
+    # A setting of the whole file for one task or model concerns only the grids that have it.
+    concerned = [setting for setting in shared if which_of(setting) in ("", *tasks, *names)]
+    return Grid(tasks, names, range(seeds), [*concerned, *_settings(values.get("settings", {}))])
+
+
+def _check_used(shared: Sequence[str], grids: Sequence[Grid]) -> None:
+    for setting in shared:
+        if grids and not any(setting in grid.settings for grid in grids):
+            raise ValueError(f"no grid has a task or model {which_of(setting)!r}, which {setting!r} is for")
+
+
+def _strings(name: str, values: Any) -> list[str]:
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{name} must be a list of names, got {values!r}")
+    return values
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    """As words of `--set`; one that begins with `WHICH:` is for one task or model."""
+    return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+
+
+def _check_words(values: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:
+    for word in values:
+        if word not in allowed:
+            near = difflib.get_close_matches(word, allowed, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(allowed)}"
+            raise ValueError(f"{where} has {word!r}; {hint}")

@@ -38,6 +38,13 @@ def test_a_batch_holds_the_sequences_and_zeros(lengths: list[int]) -> None:
             one, length = s[i], int(batch.lengths[row])
             np.testing.assert_array_equal(batch.values[row, :length], one.values)
             np.testing.assert_array_equal(batch.timespans[row, :length], one.timespans)
+            np.testing.assert_allclose(batch.times[row, :length], one.times, rtol=1e-6)
+
+
+def test_absolute_times_count_from_the_start_of_the_clock() -> None:
+    s = Sequences.from_arrays([[1, 2], [3, 4, 5]], [[10, 12], [0.5, 4, 9]], starts=[7.0, 0.5])
+    assert s.batch([0, 1]).times.tolist() == [[10, 12, 12], [0.5, 4, 9]]
+    assert s.batch([0]).timespans.tolist() == [[3, 2]]
 
 
 def test_targets_a_step_are_padded_with_the_steps() -> None:

@@ -1,5 +1,6 @@
 """Tables in: three libraries, wide and long, every kind of time, and every way a table can be wrong."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,57 @@ def test_shuffled_rows_give_the_same_sequences(keys: list[tuple[int, int]], seed
     same(wide, Sequences.from_long(tall, **named))
 
 
+# Words
+
+
+def test_words_become_categories(convert: Any) -> None:
+    table = vitals().assign(drug=["x", None, "y", "x"], sex=["m", "f", "m", "f"])
+    s = Sequences.from_frame(convert(table), id="patient", time="hour", values=["temp", "drug"], static="sex")
+    assert s.categories == {"drug": ("x", "y"), "sex": ("f", "m")}
+    assert s.values.tolist() == [[37, 0], [39, 0], [38, 1], [36, 0]]
+    assert s.observed is not None
+    assert s.observed[:, 1].tolist() == [False, True, True, True]
+    assert s.static is not None
+    assert s.static.tolist() == [[0], [1]]
+
+
+def test_categories_of_numbers_stay_categories() -> None:
+    table = vitals().assign(ward=pd.Categorical([10, 2, 10, None]))
+    s = Sequences.from_frame(table, id="patient", time="hour", values="ward")
+    assert s.categories["ward"] == ("10", "2")
+
+
+def test_words_in_a_second_table_and_on_disk(convert: Any, tmp_path: Path) -> None:
+    people = pd.DataFrame({"patient": ["b", "a"], "sex": ["m", None]})
+    s = Sequences.from_frame(convert(vitals()), **READ, static="sex", per_id=convert(people))
+    s.save(tmp_path / "s")
+    same(Sequences.load(tmp_path / "s"), s)
+    assert s.categories == {"sex": ("m",)}
+    assert s.static_observed is not None
+    assert s.static_observed.tolist() == [[False], [True]]
+
+
+def test_free_text_is_no_category(convert: Any) -> None:
+    n = 101
+    table = pd.DataFrame({"i": np.arange(n), "t": 0.0, "note": [f"note {i}" for i in range(n)]})
+    with pytest.raises(ValueError, match=r"'note' holds 101 different words, expected at most 100"):
+        Sequences.from_frame(convert(table), id="i", time="t", values="note")
+
+
+def test_one_column_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="'temp' names two features"):
+        Sequences.from_frame(vitals(), id="patient", time="hour", values=["temp", "temp"])
+
+
+def test_a_record_that_lacks_a_feature_is_read(convert: Any) -> None:
+    s = Sequences.from_frame(convert(vitals().assign(pulse=np.nan)), **READ)
+    assert s.observed is not None
+    assert not s.observed[:, 0].any()
+    s = Sequences.from_long(convert(labs().assign(v=[1, None, None, 1, 1, 1])), **LONG)
+    assert s.observed is not None
+    assert not s.observed[:, s.features.index("Na")].any()
+
+
 # Dates, durations, units
 
 
@@ -234,7 +286,6 @@ WRONG = {
         broken(pulse=["60", "n/a", "1", "2"]),
         "column 'pulse' has 'n/a' in row 1, expected numbers",
     ),
-    "all NaN": (broken(pulse=np.nan), "no value was ever observed .all NaN. in 'pulse'"),
     "infinite value": (broken(pulse=[1, 2, np.inf, 3]), "row 2 .id 'b'. has inf in 'pulse'"),
     "infinite time": (broken(hour=[1, np.inf, 2, 3]), "row 1 .id 'a'. has time inf, expected a finite time"),
     "no time": (broken(hour=[1, 2, 3, None]), "row 3 .id 'a'. has time nan"),
@@ -256,7 +307,10 @@ WRONG_LONG = {
     "no time": (labs().assign(h=[0, 1, None, 2, 2, 2]), "has time nan"),
     "no variable": (labs().assign(what=["HR", None, "Na", "HR", "Na", "Na"]), "row 1 names no variable"),
     "empty table": (labs()[:0], "the table is empty"),
-    "all NaN": (labs().assign(v=[1, None, None, 1, 1, 1]), "ever observed .all NaN. in 'Na'"),
+    "words": (
+        labs().assign(v=["low", "high", "low", "low", "low", "low"]),
+        "'low' in row 0, expected numbers",
+    ),
 }
 
 

@@ -19,7 +19,7 @@ class Rows:
     sequence: Array  # (N,) int64, 0..S-1
     times: Array  # (N,) float64
     values: Array  # (N, F) float, NaN where not observed
-    targets: Array | None = None  # (N, ...), one a row
+    targets: Array | None = None  # (N, ...), one per row
 
 
 def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
@@ -88,10 +88,6 @@ def _check_values(rows: Rows, ids: Array, features: tuple[str, ...]) -> None:
             f"in {features[column]!r}, expected a finite number ({len(bad)} such values); "
             "use NaN for what was not observed"
         )
-    never = np.flatnonzero(np.isnan(rows.values).all(axis=0))
-    if never.size:
-        names = ", ".join(repr(features[i]) for i in never)
-        raise ValueError(f"no value was ever observed (all NaN) in {names}; leave it out of the values")
 
 
 def _check_starts(s: Sequences) -> None:
@@ -132,7 +128,7 @@ def read_arrays(
 ) -> Sequences:
     if len(values) != len(times):
         raise ValueError(
-            f"{len(values)} arrays of values but {len(times)} of times; expected one of each a sequence"
+            f"{len(values)} arrays of values but {len(times)} of times; expected one of each per sequence"
         )
     lengths = np.array([len(np.asarray(t)) for t in times], np.int64)
     named = np.arange(len(times)) if ids is None else np.asarray(ids)
@@ -186,7 +182,7 @@ def _flat(arrays: list[Array], columns: int = 0) -> Array:
 def _step_targets(targets: Any, lengths: Array) -> Array:
     if targets is None or len(targets) != len(lengths):
         count = "no" if targets is None else len(targets)
-        raise ValueError(f"per_step needs one array of targets a sequence: got {count} for {len(lengths)}")
+        raise ValueError(f"per_step needs one array of targets per sequence: got {count} for {len(lengths)}")
     arrays = [np.asarray(target) for target in targets]
     for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
         if len(array) != length:

@@ -20,15 +20,18 @@ MIXING = 0.1
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences padded with zeros to the longest, T events.
+    """B sequences padded with zeros to the longest of them, T events.
 
-    values           (B, T, F) float32
-    timespans        (B, T) float32, the gap before each event; finite, not negative
-    lengths          (B,) int64
-    observed         (B, T, F) bool, or None: everything was observed
-    targets          (B, ...) or (B, T, ...), int64 or float32, or None
-    static           (B, K) float32, or None; static_observed (B, K) bool, or None
-    index            (B,) int64, the position of each row in the Sequences it came from
+    Args:
+        values: (B, T, F) float32.
+        timespans: (B, T) float32, the gap before each event; finite, never negative.
+        lengths: (B,) int64.
+        observed: (B, T, F) bool; None if everything was observed.
+        targets: (B, ...) or (B, T, ...), int64 or float32; None without any.
+        static: (B, K) float32; None without any.
+        static_observed: (B, K) bool; None if every static value is known.
+        index: (B,) int64, the position of each row in the `Sequences` that it came from.
+        starts: (B,) float64, the absolute time at which the clock of each sequence started; None if that is 0.
     """
 
     values: Tensor
@@ -39,6 +42,7 @@ class Batch:
     static: Tensor | None
     static_observed: Tensor | None
     index: Tensor
+    starts: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -48,6 +52,12 @@ class Batch:
         """(B, T) bool, true for events, false for padding."""
         steps = torch.arange(self.values.shape[1], device=self.lengths.device)
         return steps < self.lengths[:, None]
+
+    @property
+    def times(self) -> Tensor:
+        """(B, T) float64, the absolute time of each event: the start of its clock and all gaps since then."""
+        since_start = self.timespans.double().cumsum(1)
+        return since_start if self.starts is None else since_start + self.starts[:, None]
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """The batch on another device, as `Tensor.to` moves a tensor; Lightning calls this."""
@@ -91,6 +101,7 @@ def pad(s: Sequences, index: Array) -> Batch:
         static=chosen(s.static),
         static_observed=chosen(s.static_observed),
         index=torch.from_numpy(np.array(index)),
+        starts=chosen(s.times[s.offsets[:-1]] if s.starts is None else s.starts),
     )
 
 

@@ -1,4 +1,4 @@
-"""One column of a table as numbers, with errors that name the row: values, and times of every kind."""
+"""One column of a table as numbers, with errors that name the row: values, words, and times of every kind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lapse.sequences.ragged import Array, plain
 from lapse.sequences.units import NANOSECONDS
 
 EXACT = 2**53  # whole numbers above this are not all float64
+MOST_CATEGORIES = 100  # each becomes an input of the model; a column with more is an identifier or free text
 
 
 def first_bad(mask: Array) -> int | None:
@@ -28,13 +29,46 @@ def number_column(series: nw.Series[Any]) -> Array:
     if (bad := first_bad(np.isnan(numbers) & ~pd.isna(raw))) is not None:
         raise ValueError(
             f"column {series.name!r} has {plain(raw[bad])!r} in row {bad}, expected numbers; "
-            "convert it, turn its categories into numeric columns, or leave it out"
+            "convert it, use null for what was not observed, or leave it out"
         )
     return numbers
 
 
+def value_column(series: nw.Series[Any]) -> tuple[Array, tuple[str, ...] | None]:
+    """(N,) float64 numbers and None; or for a column of words the position of each word and the sorted words.
+
+    Text is taken for words if none of it is a number: a single "n/a" among numbers is a mistake to be named.
+    """
+    raw = np.asarray(series.to_list(), object) if _may_be_words(series) else None
+    if raw is None or not (_is_category(series) or _only_words(raw)):
+        return number_column(series), None
+    known = ~pd.isna(raw)
+    words, codes = np.unique(raw[known].astype(str), return_inverse=True)
+    if len(words) > MOST_CATEGORIES:
+        raise ValueError(
+            f"column {series.name!r} holds {len(words)} different words, expected at most {MOST_CATEGORIES} "
+            f"categories, such as {words[0]!r}; gather rare ones under one word, or leave the column out"
+        )
+    numbers = np.full(len(raw), np.nan)
+    numbers[known] = codes
+    return numbers, tuple(str(word) for word in words)
+
+
+def _is_category(series: nw.Series[Any]) -> bool:
+    return isinstance(series.dtype, nw.Categorical | nw.Enum)
+
+
+def _may_be_words(series: nw.Series[Any]) -> bool:
+    return _is_category(series) or series.dtype in (nw.String, nw.Object)
+
+
+def _only_words(raw: Array) -> bool:
+    numbers = pd.to_numeric(pd.Series(raw, dtype=object), errors="coerce")
+    return bool(numbers.isna().all()) and not bool(pd.isna(raw).all())
+
+
 def date_column(series: nw.Series[Any], unit: str | None) -> tuple[Array, str | None]:
-    """(N,) float64 times, and for dates the one that is 0; NaN for null.
+    """(N,) float64 times, NaN for null; and for dates the one that is time 0.
 
     Dates are counted from the earliest one in exact integers, so that a nanosecond stays a nanosecond.
     """

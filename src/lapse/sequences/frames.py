@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lapse.sequences.arrays import Rows, assemble, check_not_empty, split_missing, target_array
-from lapse.sequences.columns import date_column, first_bad, number_column
+from lapse.sequences.columns import date_column, first_bad, number_column, value_column
 from lapse.sequences.ragged import Array, Sequences, plain
 
 Frame = nw.DataFrame[Any]
@@ -34,17 +34,16 @@ def read_wide(
     _require(table, [id, time, *features, *(targets if per_step else ())], "the table")
     ids, sequence = _identify(table, id)
     times, origin = date_column(table[time], unit)
-    columns = [number_column(table[name]) for name in features]
+    columns, words = _read_values([table[name] for name in features])
     whole = _PerSequence(table, id, ids, sequence, per_id)
-    rows = Rows(sequence, times, np.column_stack(columns) if columns else np.zeros((len(times), 0)))
-    rest: dict[str, Any] = {}
+    rows = Rows(sequence, times, columns)
+    rest: dict[str, Any] = whole.others(statics, group)
+    rest["categories"] |= words
     if per_step and targets:
         rows.targets, rest["classes"] = _target([table[name] for name in targets])
     elif targets:
         rest["targets"], rest["classes"] = whole.target(targets)
-    return assemble(
-        rows, whole.ids, features=features, unit=unit, origin=origin, **rest, **whole.others(statics, group)
-    )
+    return assemble(rows, whole.ids, features=features, unit=unit, origin=origin, **rest)
 
 
 def read_long(
@@ -67,18 +66,17 @@ def read_long(
     features, column = _variables(table[variable], variables)
     rows = _pivot(sequence, times, column, number_column(table[value]), len(features))
     whole = _PerSequence(table, id, ids, sequence, per_id)
-    rest: dict[str, Any] = {}
+    rest = whole.others(_names(static), group)
     if target is not None:
         rest["targets"], rest["classes"] = whole.target((target,))
-    return assemble(
-        rows,
-        whole.ids,
-        features=features,
-        unit=unit,
-        origin=origin,
-        **rest,
-        **whole.others(_names(static), group),
-    )
+    return assemble(rows, whole.ids, features=features, unit=unit, origin=origin, **rest)
+
+
+def _read_values(columns: list[nw.Series[Any]]) -> tuple[Array, dict[str, tuple[str, ...]]]:
+    """(N, F) float64 with NaN for what was not observed, and the words of each column that holds words."""
+    read = [value_column(series) for series in columns]
+    words = {str(s.name): words for s, (_, words) in zip(columns, read, strict=True) if words is not None}
+    return np.column_stack([numbers for numbers, _ in read]), words
 
 
 def _pivot(sequence: Array, times: Array, column: Array, value: Array, width: int) -> Rows:
@@ -105,7 +103,7 @@ def _run_position(continues: Array) -> Array:
 
 
 class _PerSequence:
-    """The columns with one value a sequence, from the events' own table or from the table of ids."""
+    """The columns with one value per sequence, from the events' own table or from the table of ids."""
 
     def __init__(self, table: Frame, id: str, ids: Array, sequence: Array, per_id: Any) -> None:
         self.table, self.ids, self.id = table, ids, id
@@ -129,7 +127,7 @@ class _PerSequence:
             row = bad[0]
             raise ValueError(
                 f"column {name!r} changes within id {plain(self.ids[self.sequence[row]])!r} (row {row}), "
-                f"expected one value a sequence; for a target that changes, pass per_step=True"
+                f"expected one value per sequence; for a target that changes, pass per_step=True"
             )
         return series[self.first.tolist()]
 
@@ -137,9 +135,9 @@ class _PerSequence:
         return _target([self.column(name) for name in names])
 
     def others(self, statics: tuple[str, ...], group: str | None) -> dict[str, Any]:
-        found: dict[str, Any] = {"static_features": statics}
+        found: dict[str, Any] = {"static_features": statics, "categories": {}}
         if statics:
-            table = np.column_stack([number_column(self.column(name)) for name in statics])
+            table, found["categories"] = _read_values([self.column(name) for name in statics])
             found["static"], found["static_observed"] = split_missing(table)
         if group is not None:
             found["groups"] = self._groups(group)

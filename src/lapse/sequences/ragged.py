@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,28 +17,37 @@ if TYPE_CHECKING:
     from lapse.sequences.batches import Batch
 
 Array = NDArray[Any]
-# What every step, and what every sequence, carries; `targets` is one or the other.
+# The fields with one row per event, and those with one per sequence; `targets` belongs to one or the other.
 STEP_FIELDS = ("values", "times", "observed")
 SEQUENCE_FIELDS = ("ids", "groups", "starts", "static", "static_observed")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sequences:
-    """Irregularly-sampled sequences: N events in S sequences, F features an event.
+    """Irregularly-sampled sequences: N events in S sequences, with F features per event.
 
     Build one with `from_frame`, `from_long` or `from_arrays`, which check their input; the constructor checks
     shapes only. Sequence `i` is rows `offsets[i]:offsets[i + 1]`, in order of time.
 
-    values           (N, F) float32; 0 where not observed
-    times            (N,) float64, absolute, in `unit`
-    offsets          (S + 1,) int64
-    observed         (N, F) bool, or None: everything was observed
-    targets          (S, ...), or (N, ...) with `per_step`; int64 (classes) or float32; or None
-    static           (S, K) float32 with `static_observed` (S, K) bool or None; or None
-    starts           (S,) float64, when the clock of each sequence started; None: at its first event
-    ids, groups      (S,), what the table called each sequence, and what must not be split (a patient); or
-    None classes          the label of each class index, when the table had words for targets origin
-    the date that is time 0, when the table had dates
+    Args:
+        values: (N, F) float32; 0 where a value was not observed.
+        times: (N,) float64, absolute, counted in `unit`.
+        offsets: (S + 1,) int64, where each sequence begins and ends.
+        observed: (N, F) bool; None if every value was observed.
+        targets: (S, ...), or (N, ...) with `per_step`; int64 for classes, float32 for numbers; None without any.
+        per_step: whether there is one target per event instead of one per sequence.
+        static: (S, K) float32, what does not change within a sequence; None without any.
+        static_observed: (S, K) bool; None if every static value is known.
+        starts: (S,) float64, the time at which the clock of each sequence started; None if that is its first event.
+        ids: (S,), what the table called each sequence.
+        groups: (S,), what must not be split over two parts, such as the patient of several stays.
+        features: the names of the F features.
+        static_features: the names of the K static features.
+        categories: for each feature or static feature that holds words, its words; the values are then positions
+            in this tuple.
+        classes: the label of each class index, if the table had words for targets.
+        unit: the unit of time, such as "h"; None if nobody said.
+        origin: the date that is time 0, if the table had dates.
     """
 
     values: Array
@@ -54,6 +63,7 @@ class Sequences:
     groups: Array | None = None
     features: tuple[str, ...] = ()
     static_features: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: tuple[Any, ...] | None = None
     unit: str | None = None
     origin: str | None = None
@@ -61,6 +71,8 @@ class Sequences:
     def __post_init__(self) -> None:
         names = self.features or tuple(f"feature {i}" for i in range(self.values.shape[1]))
         object.__setattr__(self, "features", names)
+        words = {name: tuple(words) for name, words in self.categories.items()}
+        object.__setattr__(self, "categories", words)
         _check_shapes(self)
 
     @classmethod
@@ -78,15 +90,25 @@ class Sequences:
         per_id: Any = None,
         unit: str | None = None,
     ) -> Sequences:
-        """Sequences from a wide table: one row an event, one column a feature.
+        """Sequences from a wide table: one row per event, one column per feature.
 
-        `frame` is a pandas, polars or pyarrow table. Rows may come in any order: they are sorted by id, then
-        time, and rows of the same time stay in the order of the table. NaN or null in a value column means
-        "not observed". A date or duration column needs `unit` ("s", "min", "h", "D", ...); for a numeric
-        one `unit` is only a label. `target` is one value a sequence (the same in all its rows), or with
-        `per_step` one a row; words become class indices, their labels kept in `classes`. `static` and
-        `group` columns are constant within a sequence. When `per_id` is given, a second table with one row
-        for each id, `target` (unless `per_step`), `static` and `group` are its columns.
+        Rows may come in any order: they are sorted by id, then by time, and rows of the same time stay in the order of
+        the table.
+
+        Args:
+            frame: a pandas, polars or pyarrow table.
+            id: the column that says to which sequence a row belongs.
+            time: the column of times: numbers, dates or durations.
+            values: the columns of features. NaN or null means "not observed", and a column may be missing throughout.
+                Columns of words become categories.
+            target: the column, or columns, to predict. Words become class indices, and `classes` keeps the words.
+            per_step: whether every row has a target of its own; otherwise all rows of a sequence share one.
+            static: columns that do not change within a sequence; numbers or words, null if not known.
+            group: the column that says which sequences must stay together in a split.
+            per_id: a second table with one row per id, in which `target` (unless `per_step`), `static` and `group`
+                are looked up instead.
+            unit: the unit of time: "s", "min", "h", "D", ... Dates and durations are counted in it; for a column of
+                numbers it is the unit that they have.
 
         >>> import pandas as pd
         >>> table = pd.DataFrame({"who": ["a", "a", "b"], "at": [0.0, 2.5, 1.0], "pulse": [61, 64, None]})
@@ -113,12 +135,25 @@ class Sequences:
         per_id: Any = None,
         unit: str | None = None,
     ) -> Sequences:
-        """Sequences from a long table: one row a measurement, named by its `variable` column.
+        """Sequences from a long table: one row per measurement, which is named by a column.
 
-        Measurements of one id at one time become one event, in which the other variables are not observed. A
-        variable measured twice at one time gives a second event there, with gap 0: nothing is averaged or
-        lost. `variables` fixes the features and their order (others in the table are an error); the default
-        is every variable found, sorted. The other arguments are those of `from_frame`.
+        Measurements of one id at one time become one event, in which the other variables are not observed. A variable
+        that was measured twice at one time gives a second event at that time, with a gap of 0: nothing is averaged or
+        lost.
+
+        Args:
+            frame: a pandas, polars or pyarrow table.
+            id: the column that says to which sequence a row belongs.
+            time: the column of times: numbers, dates or durations.
+            variable: the column that names what was measured.
+            value: the column of measurements, which are numbers.
+            variables: the features and their order, if not every variable that is found, sorted by name. Any other
+                variable in the table is then an error.
+            target: the column to predict, one value per sequence.
+            static: columns that do not change within a sequence.
+            group: the column that says which sequences must stay together in a split.
+            per_id: a second table with one row per id, in which `target`, `static` and `group` are looked up.
+            unit: the unit of time, as in `from_frame`.
         """
         from lapse.sequences.frames import read_long
 
@@ -140,11 +175,20 @@ class Sequences:
         static_features: Sequence[str] = (),
         unit: str | None = None,
     ) -> Sequences:
-        """Sequences from lists with one array a sequence: values (T, F) or (T,), times (T,).
+        """Sequences from lists that hold one array per sequence.
 
-        NaN in `values` or `static` means "not observed". `targets` holds one entry a sequence, or with
-        `per_step` one array of T entries a sequence. `starts` tells when each clock started, if that is known
-        to be before the first event.
+        Args:
+            values: one array (T, F) or (T,) per sequence; NaN means "not observed".
+            times: one array (T,) per sequence.
+            targets: one entry per sequence, or with `per_step` one array of T entries per sequence.
+            per_step: whether every event has a target of its own.
+            static: (S, K), what does not change within a sequence; NaN if not known.
+            starts: (S,), when the clock of each sequence started, if that is known to be before its first event.
+            ids: (S,), a name per sequence; their numbers if not given.
+            groups: (S,), which sequences must stay together in a split.
+            features: the names of the features.
+            static_features: the names of the static features.
+            unit: the unit of time.
         """
         from lapse.sequences.arrays import read_arrays
 
@@ -197,12 +241,12 @@ class Sequences:
 
     @cached_property
     def lengths(self) -> Array:
-        """(S,) int64, events in each sequence."""
+        """(S,) int64, the number of events in each sequence."""
         return np.diff(self.offsets)
 
     @cached_property
     def timespans(self) -> Array:
-        """(N,) float32, the gap before each event; 0 before a sequence's first unless `starts` says more."""
+        """(N,) float32, the gap before each event; 0 before the first event of a sequence unless `starts` is given."""
         gaps = np.diff(self.times, prepend=self.times[:1])
         firsts = self.offsets[:-1]
         gaps[firsts] = 0.0 if self.starts is None else self.times[firsts] - self.starts
@@ -210,14 +254,14 @@ class Sequences:
 
     @property
     def gaps(self) -> Array:
-        """The gaps between two events of one sequence: `timespans` without each sequence's first."""
+        """The gaps between two events of one sequence: `timespans` without the first of each sequence."""
         inside = np.ones(self.num_events, bool)
         inside[self.offsets[:-1]] = False
         return self.timespans[inside]
 
     @cached_property
     def median_gap(self) -> float:
-        """The median of the gaps that are not 0; 1 where there is none: a natural unit of time for a model.
+        """The median of the gaps that are not 0, a natural unit of time for a model; 1 if there is no such gap.
 
         Events at the same time are left out, since a table with many of them would have 0 for its unit.
         """
@@ -280,6 +324,23 @@ class Sequences:
         from lapse.sequences.splits import cut
 
         return cut(self, at)
+
+    def bin(self, width: float | str, *, counts: bool = False) -> Sequences:
+        """The same sequences with at most one event per bin of time.
+
+        The value of a feature is the mean of its observations in the bin (the last one for a category), and "not
+        observed" where there was none. A bin without any event is left out: the gap to the next event tells of it.
+        An event stands at the end of its bin, which is when its mean is known, and keeps the target of the last event
+        in it where there is one target per step. Bins begin at multiples of the width: counted from time 0, or for
+        dates from the start of 1970, so that the bins of a sequence do not depend on the rest of the table.
+
+        Args:
+            width: a number in the unit of these sequences, or a number with a unit: "1h", "30min", "7D".
+            counts: whether to add a feature "NAME count" for each feature, with the number of its observations.
+        """
+        from lapse.sequences.bins import gather_bins
+
+        return gather_bins(self, width, counts)
 
     def batches(
         self,
@@ -346,6 +407,11 @@ def _check_shapes(s: Sequences) -> None:
         raise ValueError(
             f"values must be (N, {len(s.features)}) for features {s.features}, got {s.values.shape}"
         )
+    for names in (s.features, s.static_features):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"{twice[0]!r} names two features; columns are found by name, so give each its own"
+            )
     if count < 0 or s.offsets[0] != 0 or s.offsets[-1] != n or (np.diff(s.offsets) < 1).any():
         raise ValueError(
             f"offsets must rise from 0 to {n}, the number of events, with at least one event per sequence; "
@@ -353,4 +419,4 @@ def _check_shapes(s: Sequences) -> None:
         )
 
 
-FIELD_NAMES = tuple(field.name for field in fields(Sequences))
+FIELD_NAMES = tuple(each.name for each in fields(Sequences))

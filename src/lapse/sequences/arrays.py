@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 
 from lapse.sequences.ragged import Array, Sequences, offsets_of, plain
 
+BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
+EXACT = 2**53  # whole numbers above this are not all float64
+
 
 @dataclass
 class Rows:
@@ -39,15 +42,15 @@ def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
         ids=ids,
         **rest,
     )
-    _check_starts(sequences)
+    _check_clock(sequences)
     _check_static(sequences)
     return sequences
 
 
 def _order(rows: Rows) -> Array | None:
     """A stable order by sequence, then time; None where the rows have it already, which saves the copies."""
-    step, gap = np.diff(rows.sequence), np.diff(rows.times)
-    if not np.any((step < 0) | ((step == 0) & (gap < 0))):
+    step, earlier = np.diff(rows.sequence), rows.times[1:] < rows.times[:-1]
+    if not np.any((step < 0) | ((step == 0) & earlier)):
         return None
     return np.lexsort((rows.times, rows.sequence))
 
@@ -56,8 +59,14 @@ def split_missing(values: Array) -> tuple[Array, Array | None]:
     """float32 with zeros for NaN, and the mask of what was observed; None when that is everything."""
     observed = ~np.isnan(values)
     if observed.all():
-        return values.astype(np.float32), None
-    return np.where(observed, values, 0.0).astype(np.float32), observed
+        return as_float32(values), None
+    return as_float32(np.where(observed, values, 0.0)), observed
+
+
+def as_float32(numbers: Array) -> Array:
+    """The cast, without a warning of overflow: the checks that follow it see the infinity and name its place."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
 
 
 def check_not_empty(count: int) -> None:
@@ -81,25 +90,28 @@ def check_rows(rows: Rows, ids: Array, lengths: Array, features: tuple[str, ...]
 
 
 def _check_values(rows: Rows, ids: Array, features: tuple[str, ...]) -> None:
-    if (bad := np.argwhere(np.isinf(rows.values))).size:
+    too_large = (rows.values >= BEYOND_FLOAT32) | (rows.values <= -BEYOND_FLOAT32)
+    if (bad := np.argwhere(too_large)).size:
         row, column = bad[0]
         raise ValueError(
             f"row {row} (id {plain(ids[rows.sequence[row]])!r}) has {rows.values[row, column]} "
-            f"in {features[column]!r}, expected a finite number ({len(bad)} such values); "
-            "use NaN for what was not observed"
+            f"in {features[column]!r}, expected a finite number that float32 can hold ({len(bad)} such values); "
+            "use NaN for what was not observed, or another unit"
         )
 
 
-def _check_starts(s: Sequences) -> None:
-    if s.starts is None:
-        return
+def _check_clock(s: Sequences) -> None:
+    """Starts before the first events, and gaps that float32 can hold: a model gets them in that type."""
     first = s.times[s.offsets[:-1]]
-    if (bad := np.flatnonzero(~(s.starts <= first))).size:
+    starts = first if s.starts is None else s.starts
+    if (bad := np.flatnonzero(~((starts <= first) & np.isfinite(starts)))).size:
         i = bad[0]
         raise ValueError(
-            f"sequence {i} starts at {s.starts[i]}, after its first event at {first[i]}; "
+            f"sequence {i} starts at {starts[i]}, and its first event is at {first[i]}; "
             "a start must be finite and not after the first event"
         )
+    if (longest := float(s.times.max()) - float(starts.min())) >= BEYOND_FLOAT32:
+        raise ValueError(f"times span {longest:g}, more than float32 can hold; use a longer unit of time")
 
 
 def _check_static(s: Sequences) -> None:
@@ -109,7 +121,7 @@ def _check_static(s: Sequences) -> None:
     assert s.ids is not None
     raise ValueError(
         f"static feature {s.static_features[column]!r} of id {plain(s.ids[row])!r} is {s.static[row, column]}, "
-        "expected a finite number, or NaN for what is not known"
+        "expected a finite number that float32 can hold, or NaN for what is not known"
     )
 
 
@@ -130,23 +142,23 @@ def read_arrays(
         raise ValueError(
             f"{len(values)} arrays of values but {len(times)} of times; expected one of each per sequence"
         )
-    lengths = np.array([len(np.asarray(t)) for t in times], np.int64)
+    lengths = np.array([len(np.atleast_1d(t)) for t in times], np.int64)
     named = np.arange(len(times)) if ids is None else np.asarray(ids)
     rows = Rows(
         sequence=np.repeat(np.arange(len(times)), lengths),
-        times=_flat([np.asarray(t, np.float64) for t in times]),
+        times=_flat([_times(t, i) for i, t in enumerate(times)]),
         values=_flat([_columns(v, t, i) for i, (v, t) in enumerate(zip(values, times, strict=True))], 1),
         targets=_step_targets(targets, lengths) if per_step else None,
     )
     per_sequence = None if per_step or targets is None else target_array(np.asarray(targets))
-    known, known_mask = (None, None) if static is None else split_missing(np.asarray(static, np.float64))
+    known, known_mask = (None, None) if static is None else split_missing(_static(static))
     rest: dict[str, Any] = {} if per_step else {"targets": per_sequence}
     return assemble(
         rows,
         named,
         static=known,
         static_observed=known_mask,
-        starts=None if starts is None else np.asarray(starts, np.float64),
+        starts=None if starts is None else real_numbers(starts, "starts"),
         groups=None if groups is None else np.asarray(groups),
         features=tuple(features),
         static_features=tuple(static_features) or _numbered(known),
@@ -159,10 +171,45 @@ def _numbered(static: Array | None) -> tuple[str, ...]:
     return () if static is None else tuple(f"static {i}" for i in range(static.shape[1]))
 
 
+def real_numbers(array: ArrayLike, what: str) -> Array:
+    """As float64; complex numbers, dates and words are refused instead of cut down to a number."""
+    found = np.asarray(array)
+    try:
+        if found.dtype.kind not in "biufOUS":
+            raise TypeError(f"dtype {found.dtype}")
+        return found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}: expected real numbers, got {error}") from error
+
+
+def _times(times: ArrayLike, index: int) -> Array:
+    what = f"the times of sequence {index}"
+    found = np.asarray(times)
+    if found.dtype.kind in "iu" and found.size:
+        check_exact(what, int(found.min()), int(found.max()))
+    return real_numbers(found, what)
+
+
+def check_exact(what: str, least: int, most: int) -> None:
+    """Refuse whole numbers for times that float64 would round, and so could put at one moment."""
+    if (largest := max(abs(least), abs(most))) > EXACT:
+        raise ValueError(
+            f"{what} has whole numbers up to {largest}, which float64 cannot tell "
+            "apart; subtract a common start first"
+        )
+
+
+def _static(static: ArrayLike) -> Array:
+    table = real_numbers(static, "static")
+    if table.ndim != 2:
+        raise ValueError(f"static has shape {table.shape}, expected (S, K): one row per sequence")
+    return table
+
+
 def _columns(values: ArrayLike, times: ArrayLike, index: int) -> Array:
-    array = np.asarray(values, np.float64)
+    array = real_numbers(values, f"the values of sequence {index}")
     array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or len(array) != len(np.asarray(times)):
+    if array.ndim != 2 or np.shape(times) != array.shape[:1]:
         raise ValueError(
             f"sequence {index} has values of shape {np.shape(values)} and times of shape {np.shape(times)}; "
             "expected (T, F) or (T,) beside (T,)"
@@ -193,14 +240,21 @@ def _step_targets(targets: Any, lengths: Array) -> Array:
 def target_array(targets: Array) -> Array:
     """int64 for whole numbers and booleans, float32 for the rest; anything else is refused."""
     if targets.dtype.kind in "iub":
-        return targets.astype(np.int64)
+        whole = targets.astype(np.int64)
+        _check_targets(targets, whole == targets, "a whole number that int64 can hold")
+        return whole
     if targets.dtype.kind != "f":
         raise ValueError(
             f"targets have dtype {targets.dtype}, expected numbers; encode words as class indices"
         )
-    bad = np.flatnonzero(~np.isfinite(targets.reshape(len(targets), -1)).all(axis=1))
+    numbers = as_float32(targets)
+    _check_targets(targets, np.isfinite(numbers), "a finite number that float32 can hold")
+    return numbers
+
+
+def _check_targets(targets: Array, good: Array, expected: str) -> None:
+    bad = np.flatnonzero(~good.reshape(len(targets), -1).all(axis=1))
     if bad.size:
         raise ValueError(
-            f"target {bad[0]} is {targets[bad[0]]}, expected a finite number; drop rows without target"
+            f"target {bad[0]} is {targets[bad[0]]}, expected {expected}; drop rows without target"
         )
-    return targets.astype(np.float32)

@@ -8,10 +8,10 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 
+from lapse.sequences.arrays import check_exact
 from lapse.sequences.ragged import Array, plain
 from lapse.sequences.units import NANOSECONDS
 
-EXACT = 2**53  # whole numbers above this are not all float64
 MOST_CATEGORIES = 100  # each becomes an input of the model; a column with more is an identifier or free text
 
 
@@ -21,17 +21,20 @@ def first_bad(mask: Array) -> int | None:
 
 
 def number_column(series: nw.Series[Any]) -> Array:
-    """(N,) float64, NaN for null; text is an error that names the row."""
+    """(N,) float64, NaN for null; anything that is not a real number is an error that names the row."""
+    if series.dtype.is_integer() or series.dtype.is_float():
+        return np.asarray(series.to_numpy(), np.float64)
     if series.dtype.is_numeric() or series.dtype == nw.Boolean:
         return np.asarray(series.cast(nw.Float64).to_numpy(), np.float64)
     raw = series.to_numpy()
-    numbers = np.asarray(pd.to_numeric(pd.Series(raw, dtype=object), errors="coerce"), np.float64)
-    if (bad := first_bad(np.isnan(numbers) & ~pd.isna(raw))) is not None:
+    found = pd.to_numeric(pd.Series(raw, dtype=object), errors="coerce").to_numpy()
+    is_number = ~pd.isna(found) & ~np.iscomplex(found)
+    if (bad := first_bad(~is_number & ~pd.isna(raw))) is not None:
         raise ValueError(
             f"column {series.name!r} has {plain(raw[bad])!r} in row {bad}, expected numbers; "
             "convert it, use null for what was not observed, or leave it out"
         )
-    return numbers
+    return np.asarray(found.real, np.float64)
 
 
 def value_column(series: nw.Series[Any]) -> tuple[Array, tuple[str, ...] | None]:
@@ -67,18 +70,18 @@ def _only_words(raw: Array) -> bool:
     return bool(numbers.isna().all()) and not bool(pd.isna(raw).all())
 
 
-def date_column(series: nw.Series[Any], unit: str | None) -> tuple[Array, str | None]:
-    """(N,) float64 times, NaN for null; and for dates the one that is time 0.
+def time_column(series: nw.Series[Any], unit: str | None) -> tuple[Array, dict[str, str | None]]:
+    """(N,) float64 times, NaN for null; and for dates the `origin` and `zone` that `Sequences` keeps of them.
 
     Dates are counted from the earliest one in exact integers, so that a nanosecond stays a nanosecond.
     """
+    if series.dtype == nw.Date:
+        series = series.cast(nw.Datetime("ms"))
     if isinstance(series.dtype, nw.Datetime):
         return _from_dates(series, _nanoseconds(unit, series, "dates"))
-    if series.dtype == nw.Date:
-        return _from_dates(series.cast(nw.Datetime("ms")), _nanoseconds(unit, series, "dates"))
     if isinstance(series.dtype, nw.Duration):
-        return _from_durations(series, _nanoseconds(unit, series, "durations")), None
-    return _plain(series), None
+        return _from_durations(series, _nanoseconds(unit, series, "durations")), {}
+    return _plain(series), {}
 
 
 def _nanoseconds(unit: str | None, series: nw.Series[Any], what: str) -> int:
@@ -90,33 +93,37 @@ def _nanoseconds(unit: str | None, series: nw.Series[Any], what: str) -> int:
     return NANOSECONDS[unit]
 
 
-def _from_dates(series: nw.Series[Any], unit: int) -> tuple[Array, str | None]:
-    present = ~np.asarray(series.is_null().to_numpy(), bool)
-    if not present.any():
-        return np.full(len(present), np.nan), None
-    resolution = series.dtype.time_unit  # type: ignore[attr-defined]
-    # narwhals counts at most nanoseconds, down to milliseconds; pandas also knows whole seconds.
-    counted: Any = resolution if resolution in ("ns", "us", "ms") else "ms"
-    ticks = series.dt.timestamp(counted).drop_nulls().to_numpy().astype(np.int64)
-    first = ticks.min()
-    times = np.full(len(present), np.nan)
-    times[present] = (ticks - first) * (NANOSECONDS[counted] / unit)
-    return times, str(np.datetime64(int(first), counted))
+def _from_dates(series: nw.Series[Any], unit: int) -> tuple[Array, dict[str, str | None]]:
+    stamps = series.drop_nulls().to_numpy()  # in UTC, in the resolution of the column
+    if not len(stamps):
+        return _in_place(series, stamps), {}
+    first = stamps.min()
+    # Unsigned, because two dates may be further apart than a signed number of nanoseconds can tell.
+    since = (stamps - first).view(np.uint64)
+    zone = series.dtype.time_zone  # type: ignore[attr-defined]
+    return _in_place(series, _in_units(since, stamps.dtype, unit)), {"origin": str(first), "zone": zone}
 
 
 def _from_durations(series: nw.Series[Any], unit: int) -> Array:
-    present = ~np.asarray(series.is_null().to_numpy(), bool)
-    times = np.full(len(present), np.nan)
-    times[present] = series.drop_nulls().dt.total_nanoseconds().to_numpy().astype(np.int64) / unit
+    spans = series.drop_nulls().to_numpy()
+    return _in_place(series, _in_units(spans.view(np.int64), spans.dtype, unit))
+
+
+def _in_units(ticks: Array, resolution: np.dtype[Any], unit: int) -> Array:
+    """Whole ticks as float64 numbers of units. Of two units of time, the longer is a whole multiple of the other."""
+    tick = NANOSECONDS[np.datetime_data(resolution)[0]]
+    numbers: Array = ticks * float(tick // unit) if tick >= unit else ticks / float(unit // tick)
+    return numbers
+
+
+def _in_place(series: nw.Series[Any], present: Array) -> Array:
+    """(N,) float64, with NaN where the column is null."""
+    times = np.full(len(series), np.nan)
+    times[~np.asarray(series.is_null().to_numpy(), bool)] = present
     return times
 
 
 def _plain(series: nw.Series[Any]) -> Array:
     if series.dtype.is_integer() and len(series):
-        largest = max(abs(int(series.min() or 0)), abs(int(series.max() or 0)))
-        if largest > EXACT:
-            raise ValueError(
-                f"time column {series.name!r} has whole numbers up to {largest}, which float64 cannot tell "
-                "apart; subtract a common start from the column first"
-            )
+        check_exact(f"time column {series.name!r}", int(series.min() or 0), int(series.max() or 0))
     return number_column(series)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lapse.sequences.arrays import Rows, assemble, check_not_empty, split_missing, target_array
-from lapse.sequences.columns import date_column, first_bad, number_column, value_column
+from lapse.sequences.columns import first_bad, number_column, time_column, value_column
 from lapse.sequences.ragged import Array, Sequences, plain
 
 Frame = nw.DataFrame[Any]
@@ -33,7 +33,7 @@ def read_wide(
     features, targets, statics = _names(values), _names(target or ()), _names(static)
     _require(table, [id, time, *features, *(targets if per_step else ())], "the table")
     ids, sequence = _identify(table, id)
-    times, origin = date_column(table[time], unit)
+    times, dates = time_column(table[time], unit)
     columns, words = _read_values([table[name] for name in features])
     whole = _PerSequence(table, id, ids, sequence, per_id)
     rows = Rows(sequence, times, columns)
@@ -43,7 +43,7 @@ def read_wide(
         rows.targets, rest["classes"] = _target([table[name] for name in targets])
     elif targets:
         rest["targets"], rest["classes"] = whole.target(targets)
-    return assemble(rows, whole.ids, features=features, unit=unit, origin=origin, **rest)
+    return assemble(rows, whole.ids, features=features, unit=unit, **dates, **rest)
 
 
 def read_long(
@@ -62,14 +62,14 @@ def read_long(
     table = _open(frame, "the table")
     _require(table, [id, time, variable, value], "the table")
     ids, sequence = _identify(table, id)
-    times, origin = date_column(table[time], unit)
+    times, dates = time_column(table[time], unit)
     features, column = _variables(table[variable], variables)
     rows = _pivot(sequence, times, column, number_column(table[value]), len(features))
     whole = _PerSequence(table, id, ids, sequence, per_id)
     rest = whole.others(_names(static), group)
     if target is not None:
         rest["targets"], rest["classes"] = whole.target((target,))
-    return assemble(rows, whole.ids, features=features, unit=unit, origin=origin, **rest)
+    return assemble(rows, whole.ids, features=features, unit=unit, **dates, **rest)
 
 
 def _read_values(columns: list[nw.Series[Any]]) -> tuple[Array, dict[str, tuple[str, ...]]]:

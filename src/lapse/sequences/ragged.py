@@ -32,7 +32,7 @@ class Sequences:
     Args:
         values: (N, F) float32; 0 where a value was not observed.
         times: (N,) float64, absolute, counted in `unit`.
-        offsets: (S + 1,) int64, where each sequence begins and ends.
+        offsets: (S + 1,) int64, where each sequence begins and ends; rises from 0 to N.
         observed: (N, F) bool; None if every value was observed.
         targets: (S, ...), or (N, ...) with `per_step`; int64 for classes, float32 for numbers; None without any.
         per_step: whether there is one target per event instead of one per sequence.
@@ -47,7 +47,8 @@ class Sequences:
             in this tuple.
         classes: the label of each class index, if the table had words for targets.
         unit: the unit of time, such as "h"; None if nobody said.
-        origin: the date that is time 0, if the table had dates.
+        origin: the date that is time 0, if the table had dates; in UTC if they had a time zone.
+        zone: the time zone of the table's dates, in which `cut_at` reads a date.
     """
 
     values: Array
@@ -67,6 +68,7 @@ class Sequences:
     classes: tuple[Any, ...] | None = None
     unit: str | None = None
     origin: str | None = None
+    zone: str | None = None
 
     def __post_init__(self) -> None:
         names = self.features or tuple(f"feature {i}" for i in range(self.values.shape[1]))
@@ -313,7 +315,8 @@ class Sequences:
         """Past, future: sequences that end before `at`, and those that start at or after it.
 
         Sequences that cross a boundary are in no part, since they would show the past model its future. Times
-        are numbers in `unit`, or dates when the table had dates. `cut_at` cuts the crossing ones instead.
+        are numbers in `unit`, or dates when the table had dates; a date without a time zone is one of the table's
+        own zone. `cut_at` cuts the crossing ones instead.
         """
         from lapse.sequences.splits import by_time
 

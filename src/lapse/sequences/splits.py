@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lapse.sequences.ragged import Array, Sequences
 from lapse.sequences.units import NANOSECONDS
@@ -104,10 +105,32 @@ def _interleaved_classes(order: Array, classes: Array) -> Array:
 
 
 def time_number(s: Sequences, moment: Any) -> float:
-    """A boundary as a number in the sequences' unit; dates count from the table's origin."""
-    if isinstance(moment, int | float | np.number):
+    """A boundary as a number in the sequences' unit; dates count from the table's origin, in the table's zone."""
+    if isinstance(moment, int | float | np.number) and not isinstance(moment, bool):
+        if not np.isfinite(moment):
+            raise ValueError(f"a boundary must be a finite time, got {moment!r}")
         return float(moment)
     if s.origin is None or s.unit not in NANOSECONDS:
         raise ValueError(f"these sequences have no dates, so the boundary must be a number, got {moment!r}")
-    gap = np.array(moment, "datetime64[ns]") - np.array(s.origin, "datetime64[ns]")
-    return float(gap.astype(np.int64)) / NANOSECONDS[s.unit]
+    since = _nanoseconds(_universal(moment, s.zone)) - _nanoseconds(np.datetime64(s.origin))
+    return since / NANOSECONDS[s.unit]
+
+
+def _universal(moment: Any, zone: str | None) -> np.datetime64:
+    """A date as UTC; one without a zone is read in the table's, and a zone makes no sense to a table without."""
+    try:
+        stamp = pd.Timestamp(moment)
+        if stamp is pd.NaT:
+            raise ValueError("it is no date at all")
+        if zone is None and stamp.tz is not None:
+            raise ValueError("the dates of these sequences have no time zone; leave it out here too")
+        local = stamp.tz_localize(zone) if zone is not None and stamp.tz is None else stamp
+        universal: np.datetime64 = (local if local.tz is None else local.tz_convert(None)).to_datetime64()
+        return universal
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a boundary must be a date or a number, got {moment!r}: {error}") from error
+
+
+def _nanoseconds(stamp: np.datetime64) -> int:
+    """Since 1970, as one of Python's integers, which have room for every date."""
+    return int(stamp.astype(np.int64)) * NANOSECONDS[np.datetime_data(stamp.dtype)[0]]

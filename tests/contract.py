@@ -390,9 +390,7 @@ def check_bfloat16_and_float32_follow_float64(make: Make) -> None:
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.2)):
         layer = copy.deepcopy(reference).to(dtype)
         if isinstance(layer.cells[0], PhasedLSTMCell) and dtype == torch.bfloat16:
-            tolerance = (
-                2.0  # a clock in 8 bits opens its gates at other times: finite is all that can be asked
-            )
+            tolerance = 2.0  # gaps and periods in 8 bits open the gates at other times: finite is all that can be asked
         output, _ = layer(input.to(dtype), timespans=timespans.to(dtype))
         assert output.dtype == dtype
         assert_same(output.double(), expected, rtol=0.0, atol=tolerance)

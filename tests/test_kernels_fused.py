@@ -336,6 +336,40 @@ def test_a_slow_rate_keeps_its_digits_over_a_long_gap() -> None:
     )
 
 
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+def test_a_clock_far_beyond_the_periods_keeps_the_phase(backend: str) -> None:
+    """Two years of seconds against periods of some units: outputs, the clock and gradients as in float64."""
+    torch.manual_seed(0)
+    layer, x, spans = lapse.PhasedLSTM(1, 32), torch.randn(2, 730, 1), torch.full((2, 730), 86_400.0)
+    results = []
+    for model, way in ((layer, backend), (copy.deepcopy(layer).double(), "reference")):
+        weight = next(model.parameters())
+        with lapse.backend(way):
+            output, (_, _, clock) = model(x.to(weight), timespans=spans.to(weight))
+        grads = torch.autograd.grad(output.square().sum(), list(model.parameters()))
+        results.append([output.detach(), clock.double().sum(-1), *grads])
+    for ours, expected in zip(*results, strict=True):
+        scale = expected.abs().max()
+        torch.testing.assert_close(ours.double() / scale, expected / scale, rtol=0, atol=1e-4)
+    assert bool((results[0][1] == 730 * 86_400).all())
+
+
+def test_a_stream_of_small_gaps_late_in_the_day_still_moves_the_clock() -> None:
+    """A gap that the clock in float32 would round away entirely."""
+    torch.manual_seed(0)
+    cell = cells.PhasedLSTMCell(1, 8)
+    state = (*cell.initial_state(1)[:2], torch.tensor([[1e8, 0.0]]))
+    later = copy.deepcopy(state)
+    with torch.no_grad():
+        for _ in range(100):
+            x, gap = torch.randn(1, 1), torch.full((1,), 0.01)
+            _, state = kernels.step(cell, x, state, gap)
+            _, later = cell.step(x, later, gap)
+    assert float(state[2].double().sum()) == pytest.approx(1e8 + 1.0, abs=1e-5)
+    for ours, expected in zip(state, later, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_period_that_is_not_a_number_shows() -> None:
     layer = lapse.PhasedLSTM(2, 8)
     with torch.no_grad():

@@ -159,13 +159,26 @@ class PhasedLSTMCell(Cell):
         φ = ((t_i − s) mod τ) / τ,       k = 2φ/r  |  2 − 2φ/r  |  α φ      for φ < r/2 | φ < r | the rest
         (c̃, h̃) = LSTM(x_i, (c_{i−1}, h_{i−1})),   c_i = k c̃ + (1 − k) c_{i−1},   h_i = k h̃ + (1 − k) h_{i−1}
 
-    Source: Neil et al. (2016), Eqs. 6–10, without peepholes. t is the absolute time: the state carries a clock, which
-    starts at 0. Periods τ start log-uniform over ``periods`` and shifts s uniform over a period; both are learned.
-    The leak α stays on when the network is not training, so that one model gives one answer. The authors of the
-    ODE-LSTM multiply by r and take gaps for absolute times.
+    Source: Neil et al. (2016), Eqs. 6–10, without peepholes. t is the absolute time, which the state carries in its
+    `clock` and which starts at 0. Periods τ start log-uniform over ``periods`` and shifts s uniform over a period;
+    both are learned. The leak α stays on when the network is not training, so that one model gives one answer. The
+    authors of the ODE-LSTM multiply by r and take gaps for absolute times.
 
-    In float32 a clock far beyond the periods loses the phase: outputs are off by some 0.3 % at 1,000 units and by
-    half at 100,000. Count time in a larger unit (``median_gap``) or use float64 for long recordings.
+    Time may pass the periods by many powers of ten (seconds counted over years) without losing the phase. The clock
+    is therefore two numbers, the time as the model's dtype rounds it and what the rounding took away, so that
+    ``clock.double().sum(-1)`` is the time, to 48 bits in float32. To start at another time than 0, put it into the
+    first number and 0 into the second. The phase is computed in float64 whatever the dtype is (on MPS, which has no
+    float64, in float32: there it is lost at about 1e5 periods). The derivative of the phase with respect to ln τ is
+    the number of periods that have passed, so gradients of the periods grow with the clock: count time in a larger
+    unit (``median_gap``) to train on long recordings.
+
+    Args:
+        input_size: the number of features of an observation.
+        hidden_size: the number of units.
+        forget_bias: where the bias of the forget gate starts.
+        periods: the shortest and the longest period at the start, in the unit of the gaps.
+        ratio_on: the share r of its period in which a unit is open, above 0 and at most 1.
+        leak: how much of an observation a closed unit takes in, α, at least 0 and below 1.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "clock")
@@ -195,27 +208,42 @@ class PhasedLSTMCell(Cell):
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
-        return (self.hidden_size, self.hidden_size, 1)
+        return (self.hidden_size, self.hidden_size, 2)
 
     def openness(self, time: Tensor) -> Tensor:
         """How far each unit's gate is open, k (B, H), at the absolute times (B, 1)."""
-        period = self.log_period.exp()
-        phase = torch.remainder(time - self.shift, period) / period
+        period = torch.exp(_wide(self.log_period))
+        phase = (torch.remainder(_wide(time) - _wide(self.shift), period) / period).to(self.shift.dtype)
         rising = 2 * phase / self.ratio_on
         opened = torch.where(rising < 1, rising, 2 - rising)
         return torch.where(phase < self.ratio_on, opened, self.leak * phase)
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, c, clock = state
-        clock = clock + timespan.unsqueeze(-1)
-        k = self.openness(clock)
+        time = _read(clock) + _wide(timespan).unsqueeze(-1)
+        k = self.openness(time)
         c_proposal, h_proposal = self.gates.memorise(input, h, c)
         h = torch.lerp(h, h_proposal, k)
-        return h, (h, torch.lerp(c, c_proposal, k), clock)
+        return h, (h, torch.lerp(c, c_proposal, k), _write(time, clock.dtype))
 
     def flow(self, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, c, clock = state
-        return h, (h, c, clock + timespan.unsqueeze(-1))
+        return h, (h, c, _write(_read(clock) + _wide(timespan).unsqueeze(-1), clock.dtype))
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.float() if values.device.type == "mps" else values.double()
+
+
+def _read(clock: Tensor) -> Tensor:
+    """The time (B, 1) on a clock (B, 2)."""
+    return _wide(clock).sum(-1, keepdim=True)
+
+
+def _write(time: Tensor, dtype: torch.dtype) -> Tensor:
+    """The clock (B, 2) of ``dtype`` that shows the time (B, 1)."""
+    rounded = time.to(dtype)
+    return torch.cat([rounded, (time - rounded).to(dtype)], -1)
 
 
 class CTLSTMCell(Cell):

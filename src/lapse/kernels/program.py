@@ -55,7 +55,9 @@ KINDS: dict[str, Kind] = {
     "MemoryUpdate": Kind(
         makes=(9, 10, 11, 12, 13), writes=(0, 1, 2, 3, 4, 5, 6, 7, 8), reads=(0, 1, 2, 4, 5, 6, 7, 8, 10, 13)
     ),
-    "PhasedBlend": Kind(makes=(5, 6), writes=(1, 2, 3, 4), reads=(0, 1, 2, 3, 4)),
+    "Clock": Kind(makes=(0,), writes=(1,)),
+    "Phase": Kind(makes=(0,), reads=(1,)),
+    "PhasedBlend": Kind(makes=(5, 6), writes=(0, 1, 2, 3, 4), reads=(0, 1, 2, 3, 4)),
     "TraceDecay": Kind(makes=(1, 2), writes=(0,), reads=(1,), replays=(1, 2)),
     "TraceRead": Kind(makes=(2,), writes=(0, 1), reads=(0, 1)),
     "TraceStore": Kind(makes=(3, 4), writes=(0, 1, 2), reads=(0, 1, 2)),

@@ -321,15 +321,15 @@ def ct_lstm(cell: cells.CTLSTMCell) -> Program:
 
 def phased_lstm(cell: cells.PhasedLSTMCell) -> Program:
     n, p = cell.hidden_size, Program(cell.input_size)
-    h, c, clock = p.state(n), p.state(n), p.state(1)
-    c1, h1 = p.register(n), p.register(n)
-    p.emit("Tick", clock, clock | BEFORE)
-    lstm(p, [p.input_register], h | BEFORE, c | BEFORE, c1, h1)
-    vectors = [p.vector("log_period", n, transform="exp"), p.vector("shift", n)]
+    h, c, clock = p.state(n), p.state(n), p.state(2)
+    phase, c1, h1 = p.register(n), p.register(n), p.register(n)
+    p.emit("Clock", clock, clock | BEFORE)
     p.emit(
-        "PhasedBlend", clock, c | BEFORE, h | BEFORE, c1, h1, c, h,
-        parameters=vectors, numbers=[cell.ratio_on, cell.leak],
-    )  # fmt: skip
+        "Phase", phase, clock, parameters=[p.vector("log_period", n, transform="exp"), p.vector("shift", n)]
+    )
+    lstm(p, [p.input_register], h | BEFORE, c | BEFORE, c1, h1)
+    numbers = [cell.ratio_on, cell.leak]
+    p.emit("PhasedBlend", phase, c | BEFORE, h | BEFORE, c1, h1, c, h, numbers=numbers)
     return p
 
 

@@ -383,7 +383,7 @@ struct Damping {
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
     T *e = s.value(op.reg[E]), *p = s.value(op.reg[P]), h = 0;
-    const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]), *inverse = s.reciprocals(op.par[RATE]);
+    const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]), *inverse = s.companions(op.par[RATE]);
     const T fastest = largest(rate, s.width(op.reg[E]));
     each_row<T>(
         s.rows, s.width(op.reg[E]), [&](long r) { h = s.spans[r] / T(op.num[0]); },
@@ -400,7 +400,7 @@ struct Damping {
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
     const T *e = s.value(op.reg[E]), *de = s.adjoint(op.reg[E]), *dp = s.adjoint(op.reg[P]);
-    const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]), *inverse = s.reciprocals(op.par[RATE]);
+    const T *rate = s.parameter(op.par[RATE]), *scale = s.parameter(op.par[SCALE]), *inverse = s.companions(op.par[RATE]);
     T *d_rate = s.gradient(op.par[RATE]), *d_scale = s.gradient(op.par[SCALE]), h = 0, per_h = 0;
     const T fastest = largest(rate, s.width(op.reg[E]));
     Vec<T> along{};
@@ -833,72 +833,131 @@ struct MemoryUpdate {
 
 // --- Phased LSTM --------------------------------------------------------------------------------------------------------
 
-// How far each unit's gate is open at the time on the clock, and how that changes with the phase.
+// A clock of two units: the time as T rounds it, and what the rounding took away.
 template <class T>
-struct Openness {
-  Vec<T> k, slope, phase, turns, period;
-  Openness(T clock, Vec<T> period_, Vec<T> shift, T ratio, T leak) {
-    period = period_ == 0 ? fill(T(1)) : period_;  // padded units have none
-    const Vec<T> a = clock - shift, zero{};
-    turns = vfloor(a / period);
-    Vec<T> rest = a - turns * period;
-    // a / period may round up to a whole number, or down from one.
-    const auto low = rest < 0, high = rest >= period;
-    turns += low ? fill(T(-1)) : high ? fill(T(1)) : zero;
-    rest += low ? period : high ? -period : zero;
-    phase = rest / period;
-    const Vec<T> rising = 2 * phase / ratio;
-    const auto open = phase < ratio, up = rising < 1;
-    k = open ? (up ? rising : 2 - rising) : leak * phase;
-    slope = open ? (up ? fill(2 / ratio) : fill(-2 / ratio)) : fill(leak);
-  }
-};
+inline double time_on(const T* clock) {
+  return double(clock[0]) + double(clock[1]);
+}
 
-struct PhasedBlend {
-  enum { CLOCK, C0, H0, C1, H1, C, H };
-  enum { PERIOD, SHIFT };
+// The clock after the gap. The time is the sum of both units, so either of the old ones has its derivative; of the new ones
+// only the first does.
+struct Clock {
+  enum { CLOCK, CLOCK0 };
   template <class T>
   static void forward(Step<T>& s, const Op& op) {
-    const T *clock = s.value(op.reg[CLOCK]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
-    const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
-    const T *period = s.parameter(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]);
-    T *c = s.value(op.reg[C]), *h = s.value(op.reg[H]), now = 0;
-    const long clock_width = s.width(op.reg[CLOCK]);
-    each_row<T>(
-        s.rows, s.width(op.reg[C]), [&](long r) { now = clock[r * clock_width]; },
-        [&](long u, long i) {
-          const Openness<T> at(now, load(period + u), load(shift + u), T(op.num[0]), T(op.num[1]));
-          const Vec<T> old_c = load(c0 + i), old_h = load(h0 + i);
-          store(c + i, old_c + at.k * (load(c1 + i) - old_c));
-          store(h + i, old_h + at.k * (load(h1 + i) - old_h));
-        },
-        [](long) {});
+    const long width = s.width(op.reg[CLOCK]);
+    T* clock = s.value(op.reg[CLOCK]);
+    const T* clock0 = s.value(op.reg[CLOCK0]);
+    for (long r = 0; r < s.rows; ++r, clock += width, clock0 += width) {
+      const double time = time_on(clock0) + double(s.spans[r]);
+      clock[0] = T(time), clock[1] = T(time - double(clock[0]));
+      std::fill(clock + 2, clock + width, T(0));
+    }
   }
   template <class T>
   static void backward(Step<T>& s, const Op& op) {
-    const T *clock = s.value(op.reg[CLOCK]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
-    const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
-    const T *period = s.parameter(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]);
-    const T *dc = s.adjoint(op.reg[C]), *dh = s.adjoint(op.reg[H]);
-    T *d_period = s.gradient(op.par[PERIOD]), *d_shift = s.gradient(op.par[SHIFT]), now = 0;
-    T* d_clock = s.adjoint(op.reg[CLOCK]);
-    const Share<T> dc0(s, op, C0), dh0(s, op, H0), dc1(s, op, C1), dh1(s, op, H1);
+    const long width = s.width(op.reg[CLOCK]);
+    const T* d = s.adjoint(op.reg[CLOCK]);
+    T* d0 = s.adjoint(op.reg[CLOCK0]);
+    for (long r = 0; r < s.rows; ++r, d += width, d0 += width) {
+      if (!op.add[CLOCK0]) std::fill(d0, d0 + width, T(0));
+      d0[0] += d[0], d0[1] += d[0];
+      s.span_gradients[r] += d[0];
+    }
+  }
+};
+
+// φ = ((t − s) mod τ) / τ. The number of turns may be far beyond the digits of a float, hence double; τ comes in two parts.
+struct Phase {
+  enum { PHASE, CLOCK };
+  enum { PERIOD, SHIFT };
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    const T *period = s.parameter(op.par[PERIOD]), *rest = s.companions(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]);
+    const long width = s.width(op.reg[PHASE]), clock_width = s.width(op.reg[CLOCK]);
+    const T* clock = s.value(op.reg[CLOCK]);
+    T* phase = s.value(op.reg[PHASE]);
+    for (long r = 0; r < s.rows; ++r, phase += width, clock += clock_width) {
+      const double time = time_on(clock);
+      for (long u = 0; u < width; u += kLanes<double>)
+        narrow(phase + u, remainder(time - widen(shift + u), widen(period + u) + widen(rest + u)));
+    }
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const T *period = s.parameter(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]), *clock = s.value(op.reg[CLOCK]);
+    const T* d = s.adjoint(op.reg[PHASE]);
+    T *d_period = s.gradient(op.par[PERIOD]), *d_shift = s.gradient(op.par[SHIFT]), *d_clock = s.adjoint(op.reg[CLOCK]);
     const long clock_width = s.width(op.reg[CLOCK]);
+    T time = 0;
     Vec<T> along{};
     each_row<T>(
-        s.rows, s.width(op.reg[C]), [&](long r) { now = clock[r * clock_width], along = Vec<T>{}; },
+        s.rows, s.width(op.reg[PHASE]), [&](long r) { time = T(time_on(clock + r * clock_width)), along = Vec<T>{}; },
         [&](long u, long i) {
-          const Openness<T> at(now, load(period + u), load(shift + u), T(op.num[0]), T(op.num[1]));
-          const Vec<T> gc = load(dc + i), gh = load(dh + i);
-          const Vec<T> dk = gc * (load(c1 + i) - load(c0 + i)) + gh * (load(h1 + i) - load(h0 + i));
-          const Vec<T> dtime = dk * at.slope / at.period;
-          along += dtime;
-          increase(d_shift + u, -dtime);
-          increase(d_period + u, -dtime * (at.turns + at.phase));
-          dc1.put(i, gc * at.k), dh1.put(i, gh * at.k);
-          dc0.put(i, gc * (1 - at.k)), dh0.put(i, gh * (1 - at.k));
+          const Vec<T> per_period = 1 / some(load(period + u)), d_time = load(d + i) * per_period;
+          along += d_time;
+          increase(d_shift + u, -d_time);
+          increase(d_period + u, -d_time * (time - load(shift + u)) * per_period);
         },
         [&](long r) { d_clock[r * clock_width] += total<T>(along); });
+  }
+
+ private:
+  template <class V>
+  static V some(V period) {
+    return period == 0 ? 1 - V{} : period;  // padded units have none
+  }
+  static D remainder(D since, D period) {
+    period = some(period);
+    const D inverse = 1 / period;
+    D rest = since - vfloor(since * inverse) * period;
+    // The quotient may have been rounded up to a whole number, or down from one.
+    rest += rest < 0 ? period : rest >= period ? -period : D{};
+    return rest * inverse;
+  }
+};
+
+// c and h move from their old values to the LSTM's proposal as far as the gate is open at the phase.
+struct PhasedBlend {
+  enum { PHASE, C0, H0, C1, H1, C, H };
+
+  // How far gates are open, and how that changes with the phase.
+  template <class T>
+  struct Openness {
+    Vec<T> k, slope;
+    Openness(Vec<T> phase, T ratio, T leak) {
+      const Vec<T> rising = 2 * phase / ratio;
+      const auto open = phase < ratio, up = rising < 1;
+      k = open ? (up ? rising : 2 - rising) : leak * phase;
+      slope = open ? (up ? fill(2 / ratio) : fill(-2 / ratio)) : fill(leak);
+    }
+  };
+
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    const T *phase = s.value(op.reg[PHASE]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
+    const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
+    T *c = s.value(op.reg[C]), *h = s.value(op.reg[H]);
+    each<T>(s.rows * s.width(op.reg[C]), [&](long i) {
+      const Openness<T> at(load(phase + i), T(op.num[0]), T(op.num[1]));
+      const Vec<T> old_c = load(c0 + i), old_h = load(h0 + i);
+      store(c + i, old_c + at.k * (load(c1 + i) - old_c));
+      store(h + i, old_h + at.k * (load(h1 + i) - old_h));
+    });
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const T *phase = s.value(op.reg[PHASE]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
+    const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
+    const T *dc = s.adjoint(op.reg[C]), *dh = s.adjoint(op.reg[H]);
+    const Share<T> dphase(s, op, PHASE), dc0(s, op, C0), dh0(s, op, H0), dc1(s, op, C1), dh1(s, op, H1);
+    each<T>(s.rows * s.width(op.reg[C]), [&](long i) {
+      const Openness<T> at(load(phase + i), T(op.num[0]), T(op.num[1]));
+      const Vec<T> gc = load(dc + i), gh = load(dh + i);
+      dphase.put(i, (gc * (load(c1 + i) - load(c0 + i)) + gh * (load(h1 + i) - load(h0 + i))) * at.slope);
+      dc1.put(i, gc * at.k), dh1.put(i, gh * at.k);
+      dc0.put(i, gc * (1 - at.k)), dh0.put(i, gh * (1 - at.k));
+    });
   }
 };
 
@@ -1064,7 +1123,7 @@ struct TraceStore {
 #define LAPSE_OPS(X)                                                                                                   \
   X(Linear) X(LSTM) X(Tanh) X(Add) X(Check) X(Combine) X(Integrate) X(TanhSlope) X(PlainSlope) X(Damping) X(TanhExponential)        \
   X(TanhCorrection) X(Reset) X(GRUSlope) X(GRUExponential) X(Blend) X(Fade) X(Tick) X(Gap) X(Impute) X(Decay)          \
-  X(MemoryDecay) X(MemoryUpdate) X(PhasedBlend) X(TraceDecay) X(TraceRead) X(TraceStore)
+  X(MemoryDecay) X(MemoryUpdate) X(Clock) X(Phase) X(PhasedBlend) X(TraceDecay) X(TraceRead) X(TraceStore)
 
 enum Code : int32_t {
 #define LAPSE_CODE(name) k##name,

@@ -90,7 +90,7 @@ struct Plan {
     for (const Parameter& p : parameters) {
       const long wide = padded<T>(p.rows);
       forward_pack.push_back(packed_size);
-      packed_size += p.columns ? p.segments * p.columns * wide : 2 * p.segments * wide;  // a vector's reciprocals follow
+      packed_size += p.columns ? p.segments * p.columns * wide : 2 * p.segments * wide;  // a vector's companions follow
       gradient.push_back(gradient_size);
       gradient_size += p.segments * std::max(1, p.columns) * wide;  // transposed: a row for each column
     }
@@ -137,7 +137,8 @@ struct Step {
     return (ref & kBefore ? states_before : plan->is_state[r] ? states : adjoints) + block * plan->place[r];
   }
   const T* parameter(int32_t p) const { return packed + plan->forward_pack[p]; }
-  const T* reciprocals(int32_t p) const {
+  // Beside every element of a vector: its reciprocal, or what rounding took away if it is an exponential.
+  const T* companions(int32_t p) const {
     const Parameter& v = plan->parameters[p];
     return parameter(p) + v.segments * padded<T>(v.rows);
   }

@@ -481,23 +481,29 @@ class Run {
         back += p.rows * padded<T>(p.columns);
       }
     } else {
+      T* companion = to + p.segments * wide;
       for (long g = 0; g < p.segments; ++g)
-        for (long r = 0; r < wide; ++r) *to++ = r < p.rows ? meaning(p, from[(g * p.rows + r) * p.stride]) : T(0);
-      // Zeros of zeros: what is packed is looked through for values that are not finite.
-      to = std::transform(begin, to, to, [](T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; });
+        for (long r = 0; r < wide; ++r, ++to) {
+          const double x = r < p.rows ? meaning(p, from[(g * p.rows + r) * p.stride]) : 0;
+          *to = T(x);
+          *companion++ = p.transform == kExp ? T(x - *to) : reciprocal(*to);
+        }
+      to = companion;
     }
     Vec<T> sum{};
     for (; begin < to; begin += kLanes<T>) sum += load(begin) * 0;
     return total<T>(sum) == 0;
   }
-  static T meaning(const Parameter& p, T x) {
+  static double meaning(const Parameter& p, T x) {
     if (p.transform == kSoftplus) return x > 20 ? x : std::log1p(std::exp(x));
-    return p.transform == kExp ? std::exp(x) : x;
+    return p.transform == kExp ? std::exp(double(x)) : x;
   }
   // The derivative of a transform, by its value.
   static T slope(const Parameter& p, T value) {
     return p.transform == kSoftplus ? -std::expm1(-value) : p.transform == kExp ? value : T(1);
   }
+  // Zero of zero: what is packed is looked through for values that are not finite.
+  static T reciprocal(T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; }
 
   // One segment's, to where it lies in its tensor: the lanes' sums, added up in their order.
   void write_gradient(size_t parameter, long segment) const {

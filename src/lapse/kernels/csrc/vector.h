@@ -203,13 +203,22 @@ LAPSE_INLINE V vsoftplus(V x) {
   return vpositive(x) + vlog1p_unit(vexp(-magnitude));
 }
 
-inline F vfloor(F x) {
-  F y;
-  for (int i = 0; i < kLanes<float>; ++i) y[i] = std::floor(x[i]);
-  return y;
-}
 inline D vfloor(D x) {
   return lanes(x, [](double v) { return std::floor(v); });
+}
+
+// As many doubles as a vector holds, from or to numbers of another type.
+template <class T>
+struct Beside {
+  typedef T loose __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(sizeof(T)), may_alias));
+};
+template <class T>
+LAPSE_INLINE D widen(const T* p) {
+  return __builtin_convertvector(*reinterpret_cast<const typename Beside<T>::loose*>(p), D);
+}
+template <class T>
+LAPSE_INLINE void narrow(T* p, D v) {
+  *reinterpret_cast<typename Beside<T>::loose*>(p) = __builtin_convertvector(v, typename Beside<T>::loose);
 }
 
 // Of an exponential step, for z ≥ 0: e^{−z} and 1 − e^{−z}, the latter without cancellation. `most` is no less than any z:

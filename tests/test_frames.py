@@ -341,8 +341,21 @@ def test_wrong_targets_and_tables_of_ids(convert: Any) -> None:
         read(broken(age=[50, np.inf, 50, np.inf]), static="age")
     with pytest.raises(ValueError, match="id 'a' has no group"):
         read(broken(ward=["x", None, "x", None]), group="ward")
-    with pytest.raises(ValueError, match="target 'died' is missing in row 0"):
-        read(broken(died=["no", None, "no", None]), target="died")
+
+
+def test_a_target_that_is_null_is_not_known(convert: Any) -> None:
+    def targets(**columns: Any) -> list[Any]:
+        read = Sequences.from_frame(convert(broken(**columns)), **READ, target=list(columns))
+        assert read.targets is not None
+        return [read.targets.tolist(), read.classes]
+
+    nan = pytest.approx([np.nan, 0], nan_ok=True)
+    assert targets(died=["no", None, "no", None]) == [nan, ("no",)]
+    assert targets(died=[0, None, 0, None]) == [nan, None]
+    assert targets(died=[0.0, np.nan, 0.0, np.nan]) == [nan, None]
+    both = targets(died=[0, None, 0, None], age=[3.5, 1.5, 3.5, 1.5])
+    assert both[0][0] == pytest.approx([np.nan, 1.5], nan_ok=True)
+    assert both[0][1] == [0, 3.5]
 
 
 def test_what_is_no_table_is_refused() -> None:

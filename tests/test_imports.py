@@ -12,6 +12,7 @@ SOURCE = Path(lapse.__file__).parent
 # anything; importing it for its version is no arrow.
 FLOW = (
     "examples",
+    "references",
     "sequences",
     "events",
     "solvers",
@@ -20,6 +21,7 @@ FLOW = (
     "cells",
     "kernels",
     "layers",
+    "heads",
     "models",
     "training",
     "tasks",

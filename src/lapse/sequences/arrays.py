@@ -238,7 +238,7 @@ def _step_targets(targets: Any, lengths: Array) -> Array:
 
 
 def target_array(targets: Array) -> Array:
-    """int64 for whole numbers and booleans, float32 for the rest; anything else is refused."""
+    """int64 for whole numbers and booleans, float32 for the rest, in which NaN means that a target is not known."""
     if targets.dtype.kind in "iub":
         whole = targets.astype(np.int64)
         _check_targets(targets, whole == targets, "a whole number that int64 can hold")
@@ -248,13 +248,11 @@ def target_array(targets: Array) -> Array:
             f"targets have dtype {targets.dtype}, expected numbers; encode words as class indices"
         )
     numbers = as_float32(targets)
-    _check_targets(targets, np.isfinite(numbers), "a finite number that float32 can hold")
+    _check_targets(targets, ~np.isinf(numbers), "a number that float32 can hold, or NaN if it is not known")
     return numbers
 
 
 def _check_targets(targets: Array, good: Array, expected: str) -> None:
     bad = np.flatnonzero(~good.reshape(len(targets), -1).all(axis=1))
     if bad.size:
-        raise ValueError(
-            f"target {bad[0]} is {targets[bad[0]]}, expected {expected}; drop rows without target"
-        )
+        raise ValueError(f"target {bad[0]} is {targets[bad[0]]}, expected {expected}")

@@ -226,16 +226,13 @@ def _variables(series: nw.Series[Any], variables: Sequence[str] | None) -> tuple
 
 
 def _target(columns: list[nw.Series[Any]]) -> tuple[Array, tuple[Any, ...] | None]:
-    """Numbers as they are, words and booleans as class indices; several columns side by side."""
-    for series in columns:
-        if (bad := first_bad(series.is_null().to_numpy().astype(bool))) is not None:
-            raise ValueError(
-                f"target {series.name!r} is missing in row {bad}; drop the rows without a target"
-            )
+    """Numbers as they are, words and booleans as class indices; several columns side by side; NaN for null."""
     if len(columns) > 1:
         return target_array(np.column_stack([number_column(series) for series in columns])), None
     series = columns[0]
     if series.dtype.is_numeric():
-        return target_array(series.to_numpy()), None
+        null = bool(series.is_null().any())
+        return target_array(number_column(series) if null else series.to_numpy()), None
     codes, classes = pd.factorize(np.asarray(series.to_list(), object), sort=True)
-    return np.asarray(codes, np.int64), tuple(classes)
+    null = bool((codes < 0).any())
+    return target_array(np.where(codes < 0, np.nan, codes) if null else codes), tuple(classes)

@@ -34,7 +34,8 @@ class Sequences:
         times: (N,) float64, absolute, counted in `unit`.
         offsets: (S + 1,) int64, where each sequence begins and ends; rises from 0 to N.
         observed: (N, F) bool; None if every value was observed.
-        targets: (S, ...), or (N, ...) with `per_step`; int64 for classes, float32 for numbers; None without any.
+        targets: (S, ...), or (N, ...) with `per_step`; int64 for classes, float32 for numbers; NaN where a target is
+            not known, for which classes are float32 too; None without any.
         per_step: whether there is one target per event instead of one per sequence.
         static: (S, K) float32, what does not change within a sequence; None without any.
         static_observed: (S, K) bool; None if every static value is known.

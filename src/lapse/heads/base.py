@@ -1,0 +1,249 @@
+"""What a head is: the kind of answer that a model gives, with everything that follows from the kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lapse.heads.metrics import Array, Metric
+from lapse.references import reference_to
+from lapse.sequences import Batch, Sequences
+
+
+class NonFiniteError(RuntimeError):
+    """Predictions, losses or weights are NaN or infinite."""
+
+
+class Targets(NamedTuple):
+    """The targets of M predictions, in the form that the head's loss takes.
+
+    Args:
+        values: (M,) int64 for classes, (M, K) float for the other kinds; 0 where not known.
+        known: bool of the same shape: where the table had a target.
+        weights: (M,) float, how much each prediction counts in training; 0 where nothing is known.
+    """
+
+    values: Tensor
+    known: Tensor
+    weights: Tensor
+
+
+class Summary(NamedTuple):
+    """A small table that describes targets: its title, the names of its columns, and its rows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+class Head(nn.Module, ABC):
+    """The answer that is asked for: shape, targets, loss, metrics, trivial baseline, and what `predict` returns.
+
+    A model computes `width` raw outputs per prediction; everything about their meaning is here. A new kind of answer
+    is a subclass with the abstract methods below. All arguments of its constructor are keywords and plain values,
+    which `config` returns, so that a model can be stored with its head.
+
+    Args:
+        per_step: whether there is one answer per event, or one per sequence.
+        metrics: names from `available`; the first one chooses the best epoch. The default is the
+            first entry of `available`.
+    """
+
+    # The metrics that can be asked for.
+    available: tuple[Metric, ...]
+    # What the constant prediction of `trivial` is called in a table.
+    baseline_name: ClassVar[str]
+
+    def __init__(self, *, per_step: bool = False, metrics: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.per_step = per_step
+        known = {metric.name: metric for metric in self.available}
+        if unknown := [name for name in metrics if name not in known]:
+            raise ValueError(f"{type(self).__name__} has no metric {unknown[0]!r}; it has {', '.join(known)}")
+        self.metrics = tuple(known[name] for name in metrics) or self.available[:1]
+
+    # What a kind of answer must say.
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many raw outputs of the model make one prediction."""
+
+    @property
+    @abstractmethod
+    def question(self) -> str:
+        """What is asked, as the beginning of a sentence: "one of 7 classes"."""
+
+    @classmethod
+    @abstractmethod
+    def for_data(cls, train: Sequences, **options: Any) -> Self:
+        """The head that fits the targets of `train`, already measured on them; `options` go to the constructor."""
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """The constructor's arguments beside `per_step` and `metrics`, as plain values."""
+
+    @abstractmethod
+    def encode(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """`values` and `known` of `Targets`, from raw targets (M, ...) of a table; wrong ones raise ValueError."""
+
+    @abstractmethod
+    def errors(self, output: Tensor, targets: Targets) -> Tensor:
+        """The loss of each prediction (M,), from raw outputs (M, width); 0 where no target is known."""
+
+    @abstractmethod
+    def answer(self, output: Tensor) -> Tensor:
+        """What the metrics judge, from raw outputs (M, width): probabilities, or numbers in the target's own scale."""
+
+    @abstractmethod
+    def predict(self, output: Tensor) -> dict[str, Array]:
+        """Named columns of M predictions, from raw outputs (M, width)."""
+
+    @abstractmethod
+    def trivial(self, train: Sequences) -> Tensor:
+        """The raw output (width,) of the best constant prediction on `train`: what a model must beat."""
+
+    @abstractmethod
+    def summary(self, parts: Mapping[str, Sequences]) -> Summary:
+        """What the targets of these parts of the data are like."""
+
+    # What a kind of answer may say.
+
+    def measure(self, train: Sequences) -> None:
+        """Take from the training split what the loss needs of it, such as the scale of the targets."""
+
+    def balance(self, train: Sequences) -> None:
+        """Weigh training so that rare classes count as much as common ones."""
+        raise ValueError(
+            f"class weights need classes or labels as targets; {type(self).__name__} has none. "
+            "Train without class_weights"
+        )
+
+    def row_weights(self, values: Tensor, known: Tensor) -> Tensor:
+        """`weights` of `Targets` (M,): how much each prediction counts in training."""
+        return _rows_known(known).to(torch.float32)
+
+    def persistence(self, sequences: Sequences) -> Tensor | None:
+        """The raw outputs (M, width) that repeat the present values, where targets are those values later."""
+        return None
+
+    # What follows.
+
+    def targets(self, batch: Batch) -> Targets:
+        """The batch's targets, checked, one row per prediction, without padding."""
+        if batch.targets is None:
+            raise ValueError("these sequences carry no targets: give `target=` when they are built")
+        raw = batch.targets[batch.mask] if self.per_step else batch.targets
+        return self._targets(raw)
+
+    def outputs(self, output: Tensor, batch: Batch) -> Tensor:
+        """Raw outputs as rows (M, width), without padding, from a model's (B, width) or (B, T, width)."""
+        return output[batch.mask] if self.per_step else output
+
+    def targets_of(self, sequences: Sequences) -> Targets:
+        """All targets of the sequences in their order, one row per prediction; wrong ones raise ValueError."""
+        if sequences.targets is None:
+            raise ValueError("these sequences carry no targets: give `target=` when they are built")
+        if sequences.per_step != self.per_step:
+            raise ValueError(
+                f"the targets are one per {_place(sequences.per_step)}, but the model answers once per "
+                f"{_place(self.per_step)}; build one of them with per_step={sequences.per_step}"
+            )
+        targets = self._targets(torch.tensor(sequences.targets))
+        if not bool(targets.known.any()):
+            raise ValueError("no target of these sequences is known: every one is missing (NaN or null)")
+        return targets
+
+    def _targets(self, raw: Tensor) -> Targets:
+        values, known = self.encode(raw)
+        return Targets(values, known, self.row_weights(values, known))
+
+    def loss(self, output: Tensor, targets: Targets) -> Tensor:
+        """The weighted loss of each prediction (M,); its sum divided by the sum of the weights is minimised."""
+        return self.errors(output, targets) * targets.weights
+
+    def scores(self) -> Scores:
+        """A fresh accumulator of loss and metrics."""
+        return Scores(self)
+
+    def score(self, output: Tensor, sequences: Sequences) -> dict[str, float]:
+        """Loss and metrics of raw outputs (M, width) for all sequences in their order."""
+        scores = self.scores()
+        scores.add(output, self.targets_of(sequences))
+        return scores.values()
+
+    def baseline(self, train: Sequences, test: Sequences) -> dict[str, float]:
+        """Loss and metrics on `test` of the best constant prediction on `train`."""
+        count = test.num_events if self.per_step else len(test)
+        return self.score(self.trivial(train).expand(count, -1), test)
+
+    def config(self) -> dict[str, Any]:
+        """Plain values from which `lapse.heads.from_config` builds an equal head."""
+        from lapse.heads.registry import HEADS
+
+        kinds = {cls: kind for kind, cls in HEADS.items()}
+        return {
+            "kind": kinds.get(type(self)) or reference_to(type(self)),
+            "per_step": self.per_step,
+            "metrics": [metric.name for metric in self.metrics],
+            **self.options(),
+        }
+
+    @property
+    def sentence(self) -> str:
+        """What is asked and how often: "one of 7 classes per event"."""
+        return f"{self.question} per {_place(self.per_step)}"
+
+
+@dataclass
+class Scores:
+    """Loss and metrics, gathered over the batches of one pass; every prediction with a known target counts once."""
+
+    head: Head
+
+    def __post_init__(self) -> None:
+        self._loss, self._count = 0.0, 0
+        self._answers: list[Array] = []
+        self._targets: list[Array] = []
+
+    @torch.no_grad()
+    def add(self, output: Tensor, targets: Targets) -> None:
+        """Take in raw outputs (M, width) and their targets; outputs that are not finite raise `NonFiniteError`."""
+        if not bool(torch.isfinite(output).all()):
+            bad = int((~torch.isfinite(output)).any(1).sum())
+            raise NonFiniteError(
+                f"{bad} of {len(output)} predictions are NaN or infinite, so they cannot be scored. Likely "
+                "cause: the training diverged (lower the learning rate or clip gradients), or inputs far from "
+                "those of training"
+            )
+        scored = _rows_known(targets.known)
+        self._loss += float(self.head.errors(output, targets).sum(dtype=torch.float64))
+        self._count += int(scored.sum())
+        values = targets.values[scored].double().masked_fill(~targets.known[scored], torch.nan)
+        self._answers.append(self.head.answer(output[scored].double()).cpu().numpy())
+        self._targets.append(values.cpu().numpy())
+
+    def values(self) -> dict[str, float]:
+        """The mean loss and every metric; ValueError if no target was known."""
+        if not self._count:
+            raise ValueError(
+                "no target is known, so there is nothing to score: give targets that are not NaN"
+            )
+        answers, targets = np.concatenate(self._answers), np.concatenate(self._targets)
+        figures = {metric.name: metric.measure(answers, targets) for metric in self.head.metrics}
+        return {"loss": self._loss / self._count} | figures
+
+
+def _rows_known(known: Tensor) -> Tensor:
+    """(M,) bool: whether anything is known of each prediction's target."""
+    return known.reshape(len(known), -1).any(1)
+
+
+def _place(per_step: bool) -> str:
+    return "event" if per_step else "sequence"

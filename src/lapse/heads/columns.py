@@ -1,0 +1,148 @@
+"""What heads have in common whose targets are columns: one number, or several side by side, each may be unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from lapse.heads.base import Head, Summary
+from lapse.sequences import Sequences
+
+
+class ColumnHead(Head):
+    """A head whose targets are (M,) or (M, K) numbers; NaN means that a number is not known.
+
+    Args:
+        names: what each column is called, K words.
+        per_step: whether there is one answer per event, or one per sequence.
+        metrics: names from `available`; the first one chooses the best epoch.
+    """
+
+    def __init__(
+        self, names: Sequence[str] = ("target",), *, per_step: bool = False, metrics: Sequence[str] = ()
+    ) -> None:
+        super().__init__(per_step=per_step, metrics=metrics)
+        self.names = tuple(str(name) for name in names)
+        if not self.names:
+            raise ValueError("expected the name of at least one column, got none")
+
+    @classmethod
+    def for_data(cls, train: Sequences, **options: Any) -> Self:
+        """As many columns as the training targets have."""
+        assert train.targets is not None, "targets are checked before a head is chosen"
+        width = 1 if train.targets.ndim == 1 else train.targets.shape[1]
+        names = ("target",) if width == 1 else tuple(f"target {k}" for k in range(width))
+        found: dict[str, Any] = {"names": names, "per_step": train.per_step}
+        head = cls(**(found | options))
+        head.targets_of(train)
+        head.measure(train)
+        return head
+
+    def options(self) -> dict[str, Any]:
+        return {"names": list(self.names)}
+
+    def encode(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        values = raw[:, None] if raw.dim() == 1 else raw
+        if values.shape[1:] != (len(self.names),):
+            raise ValueError(
+                f"targets have shape {tuple(raw.shape)}, expected {len(self.names)} column(s) "
+                f"({', '.join(self.names)}) per prediction"
+            )
+        values = values.float()
+        if bool(values.isinf().any()):
+            raise ValueError(
+                "a target is infinite (or too large for float32), expected a finite number or NaN"
+            )
+        known = ~values.isnan()
+        return values.nan_to_num(nan=0.0), known
+
+    def known_columns(self, sequences: Sequences) -> list[Tensor]:
+        """The known numbers of each column, in float64; a column without any raises ValueError."""
+        targets = self.targets_of(sequences)
+        columns = [
+            values[known].double()
+            for values, known in zip(targets.values.unbind(1), targets.known.unbind(1), strict=True)
+        ]
+        for name, column in zip(self.names, columns, strict=True):
+            if not len(column):
+                raise ValueError(f"no target of column {name!r} is known in these sequences; leave it out")
+        return columns
+
+    def column_name(self, name: str) -> str:
+        """What the prediction of a column is called: `prediction` if there is one, else `prediction_NAME`."""
+        return "prediction" if len(self.names) == 1 else f"prediction_{name}"
+
+    def summary(self, parts: Mapping[str, Sequences]) -> Summary:
+        rows = []
+        for part, sequences in parts.items():
+            for name, column in zip(self.names, self.known_columns(sequences), strict=True):
+                spread = column.std(correction=0)
+                figures = (column.mean(), spread, column.min(), column.max())
+                rows.append((f"{part} {name}", f"{len(column):,}", *(f"{figure:.3g}" for figure in figures)))
+        return Summary("Targets", ("", "known", "mean", "std", "least", "most"), rows)
+
+
+def mean_over_known(errors: Tensor, known: Tensor) -> Tensor:
+    """(M,): the mean of (M, K) over the columns that are known; 0 where none is."""
+    return torch.where(known, errors, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
+
+
+class ScaledHead(ColumnHead):
+    """Numbers that are learned in units of their own spread: mean 0 and standard deviation 1 in training.
+
+    Args:
+        names, per_step, metrics: see `ColumnHead`.
+        scale: whether targets are shifted and scaled; False learns them as they are.
+    """
+
+    target_mean: Tensor
+    target_scale: Tensor
+
+    def __init__(
+        self,
+        names: Sequence[str] = ("target",),
+        *,
+        per_step: bool = False,
+        metrics: Sequence[str] = (),
+        scale: bool = True,
+    ) -> None:
+        super().__init__(names, per_step=per_step, metrics=metrics)
+        self.scale = scale
+        # Stored with the weights where they are measured; without scaling they are 0 and 1 for ever.
+        self.register_buffer("target_mean", torch.zeros(len(self.names)), persistent=scale)
+        self.register_buffer("target_scale", torch.ones(len(self.names)), persistent=scale)
+
+    def options(self) -> dict[str, Any]:
+        return super().options() | {"scale": self.scale}
+
+    def measure(self, train: Sequences) -> None:
+        columns = self.known_columns(train)
+        if not self.scale:
+            return
+        means = torch.stack([column.mean() for column in columns])
+        spreads = torch.stack([column.std(correction=0) for column in columns])
+        # Rounding leaves a constant column a spread of a few units in the last place; dividing by it is noise.
+        constant = spreads <= 1e-6 * means.abs()
+        self.target_mean.copy_(means)
+        self.target_scale.copy_(torch.where(constant, 1.0, spreads))
+
+    def scaled(self, values: Tensor) -> Tensor:
+        """Numbers (M, K) of the table in the units in which they are learned."""
+        return (values - self.target_mean) / self.target_scale
+
+    def unscaled(self, output: Tensor) -> Tensor:
+        """Learned numbers (M, K) or (M, K, Q) in the table's own units."""
+        extra = (1,) * (output.dim() - 2)
+        return output * self.target_scale.view(-1, *extra) + self.target_mean.view(-1, *extra)
+
+    def persistence(self, sequences: Sequences) -> Tensor | None:
+        """Only where there is one answer per event and targets have the shape of the values."""
+        same = sequences.targets is not None and sequences.values.shape == sequences.targets.shape
+        return self.certain(torch.tensor(sequences.values)) if self.per_step and same else None
+
+    def certain(self, values: Tensor) -> Tensor:
+        """The raw output (M, width) that says these numbers (M, K)."""
+        return self.scaled(values)

@@ -27,6 +27,7 @@ from lapse.cells.fields import MLPField
 from lapse.kernels import FUSED, fused, native, recompute, unroll, workspace
 from lapse.kernels.fused import Fused
 from lapse.kernels.prepared import prepare
+from lapse.kernels.program import Program
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
 from lapse.walk import Walk
 
@@ -701,6 +702,34 @@ def test_double_backward_without_gradients_of_the_gaps(layer: lapse.RNN) -> None
         second = torch.autograd.grad(sum(g.square().sum() for g in first if g is not None), x)
         results.append(second[0])
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_the_walk_does_not_have_are_the_references_to_refuse() -> None:
+    cell = make(cells.CTRNNCell, None, 2, 3)
+    (x, spans, h), sizes = arguments(cell, [3, 2], torch.float32)
+    for given in ((x[:3], (h,), spans), (x, (h,), spans[:2]), (x, (h[:1],), spans)):
+        with pytest.raises((RuntimeError, ValueError, IndexError)):
+            unroll(cell, *given, Walk.packed(sizes))
+
+
+def test_more_registers_than_sixteen_bits_can_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many sub-steps need them; here they are only counted, which takes no time."""
+    made = Program.__init__
+
+    def crowded(self: Program, input_size: int, input_segments: int = 1) -> None:
+        made(self, input_size, input_segments)
+        self.register(1, 1 << 16)
+
+    monkeypatch.setattr(Program, "__init__", crowded)
+    torch.manual_seed(0)
+    check_parity(make(cells.CTRNNCell, FixedStep(RK4, 3), 2, 5), [3, 2], torch.float64, threads=[1])
+
+
+@pytest.mark.slow
+def test_thousands_of_sub_steps() -> None:
+    torch.manual_seed(0)
+    cell = make(cells.CTRNNCell, FixedStep(RK4, 6000), 2, 3)
+    check_parity(cell, [2, 1], torch.float64, threads=[1])
 
 
 def test_a_part_that_is_not_the_librarys_own_takes_the_reference() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -134,6 +136,72 @@ def test_the_backend_can_be_chosen_and_is_put_back():
     layer(input)
     with pytest.raises(ValueError, match="backend must be 'auto', 'fused' or 'reference', got 'fast'"):
         lapse.backend("fast")
+
+
+def test_the_backend_holds_for_every_thread():
+    layer, input = lapse.RNN(3, 5, cell=_Subclass), torch.randn(2, 4, 3)
+    with ThreadPoolExecutor(1) as pool, lapse.backend("fused"):
+        with pytest.raises(RuntimeError, match="no fused kernel"):
+            pool.submit(layer, input).result()
+        with lapse.backend("reference"):
+            pool.submit(layer, input).result()
+
+
+def test_backends_of_overlapping_blocks_end_alone():
+    """Blocks of two threads need not end in the order in which they began."""
+    layer, input = lapse.RNN(3, 5, cell=_Subclass), torch.randn(2, 4, 3)
+    first, second = lapse.backend("reference"), lapse.backend("fused")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with pytest.raises(RuntimeError, match="no fused kernel"):
+        layer(input)
+    second.__exit__(None, None, None)
+    layer(input)
+
+
+def test_a_lasting_choice_outlives_the_block_it_was_made_in():
+    layer, input = lapse.RNN(3, 5, cell=_Subclass), torch.randn(2, 4, 3)
+    try:
+        with lapse.backend("auto"):
+            for _ in range(3):
+                lapse.backend("fused")
+        with pytest.raises(RuntimeError, match="no fused kernel"):
+            layer(input)
+    finally:
+        lapse.backend("auto")
+    layer(input)
+
+
+def packed(lengths=(4, 3, 3)):
+    rows = torch.randn(len(lengths), max(lengths), 2), torch.rand(len(lengths), max(lengths))
+    return [pack_padded_sequence(r, list(lengths), batch_first=True, enforce_sorted=False) for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: p._replace(data=p.data[:4]), "add up to 10 steps, but its data have 4"),
+        (lambda p: p._replace(data=torch.cat([p.data, p.data])), "add up to 10 steps, but its data have 20"),
+        (lambda p: p._replace(batch_sizes=torch.tensor([1, 3, 3, 3])), "never grow, got \\[1, 3, 3, 3\\]"),
+        (lambda p: p._replace(batch_sizes=torch.tensor([10, 0])), "at least 1"),
+        (lambda p: p._replace(batch_sizes=torch.tensor([], dtype=torch.int64)), "at least 1"),
+        (lambda p: p._replace(sorted_indices=torch.tensor([0, 0, 1])), "each other's inverse"),
+        (lambda p: p._replace(sorted_indices=None), "each other's inverse"),
+        (lambda p: p._replace(sorted_indices=torch.arange(4), unsorted_indices=torch.arange(4)), "per row"),
+        (lambda p: p._replace(unsorted_indices=torch.tensor([0, 1, 9])), "each other's inverse"),
+    ],
+)
+@pytest.mark.parametrize("which", ["input", "timespans"])
+def test_a_packed_sequence_whose_parts_do_not_fit_is_refused(damage, message, which):
+    """Compiled code would read past its end."""
+    input, gaps = packed()
+    layer = lapse.ODELSTM(2, 3)
+    layer(input, timespans=gaps)
+    given = {"input": input, "timespans": gaps}
+    given[which] = damage(given[which])
+    with pytest.raises(ValueError, match=f"{which} is a damaged PackedSequence: .*{message}"):
+        layer(**given)
 
 
 class _Subclass(RNNDecayCell):

@@ -55,6 +55,7 @@ class Walk:
     ) -> Walk:
         """The walk of an input (B, T, I), unbatched (T, I), or packed."""
         if isinstance(input, PackedSequence):
+            check_packed(input, "input")
             walk = Walk.packed(input.batch_sizes.tolist(), input.sorted_indices, input.data.device)
             walk.batch_first = batch_first
             return walk
@@ -136,6 +137,7 @@ class Walk:
 
     def _repacked(self, packed: PackedSequence, name: str) -> Tensor:
         """Packed values in this walk's layout: equal lengths may have been sorted another way."""
+        check_packed(packed, name)
         count = self.batch_sizes[0]
         theirs = torch.arange(count) if packed.unsorted_indices is None else packed.unsorted_indices.cpu()
         same = packed.batch_sizes.tolist() == self.batch_sizes and len(theirs) == count
@@ -218,6 +220,33 @@ class _Places:
 @functools.lru_cache(maxsize=16)  # a training loop has the same shape again and again
 def _dense_places(at_step: range, at_row: range) -> _Places:
     return _Places([len(at_row)] * len(at_step), at_step, at_row)
+
+
+def check_packed(packed: PackedSequence, name: str) -> None:
+    """Refuse a `PackedSequence` whose parts do not fit together: compiled code goes where its batch sizes point."""
+    sizes, count = packed.batch_sizes, len(packed.data)
+    if not len(sizes) or int(sizes[-1]) < 1 or bool((sizes[1:] > sizes[:-1]).any()):
+        problem = f"its batch sizes must be at least 1 and never grow, got {sizes.tolist()}"
+    elif count != int(sizes.sum()):
+        problem = f"its batch sizes add up to {int(sizes.sum())} steps, but its data have {count}"
+    elif not _ordered(packed.sorted_indices, packed.unsorted_indices, int(sizes[0])):
+        problem = "its sorted_indices and unsorted_indices must be each other's inverse, of one entry per row"
+    else:
+        return
+    raise ValueError(f"{name} is a damaged PackedSequence: {problem}; make it with pack_padded_sequence")
+
+
+def _ordered(order: Tensor | None, inverse: Tensor | None, count: int) -> bool:
+    """Whether ``order`` and ``inverse`` are permutations of ``count`` rows that undo each other."""
+    if order is None or inverse is None:
+        return order is None and inverse is None
+    if not readable(order):
+        return True
+    rows = torch.arange(count, device=order.device)
+    if order.shape != rows.shape or inverse.shape != rows.shape:
+        return False
+    least, most = torch.aminmax(inverse)
+    return bool(least >= 0) and bool(most < count) and torch.equal(order[inverse], rows)
 
 
 def check_lengths(lengths: Tensor | Sequence[int], count: int, steps: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any, Literal, Protocol
 
 import torch
@@ -12,7 +11,7 @@ from lapse.cells import AugmentedLSTMCell, Cell, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.fused import recompute as recompute
 from lapse.kernels.reference import unroll as unroll_reference
-from lapse.kernels.setting import Setting
+from lapse.kernels.setting import Choices, Setting
 from lapse.kernels.single import step as step
 from lapse.kernels.steps import STEPS
 from lapse.kernels.torch_lstm import TorchLSTM
@@ -35,14 +34,18 @@ Backend = Literal["auto", "fused", "reference"]
 FUSED: dict[type[Cell], tuple[Kernel, ...]] = dict.fromkeys(STEPS, (Fused(),))
 FUSED[AugmentedLSTMCell] += (TorchLSTM(),)  # where there is no compiler, and on other devices
 
-_backend: ContextVar[Backend] = ContextVar("lapse_backend", default="auto")
+_backend: Choices[Backend] = Choices("auto")
 
 
 class backend(Setting[Backend]):
     """Choose the path that layers take: ``lapse.backend("reference")``, also as ``with lapse.backend(...):``.
 
     "auto" takes a fused kernel where one covers the call and the reference loop elsewhere, "reference" always the
-    loop, and "fused" raises where no kernel covers the call, so that a benchmark or test cannot miss it.
+    loop, and "fused" raises where no kernel covers the call, so that a benchmark or test cannot miss it. The choice
+    holds for every thread of the process; the latest one that has not ended counts.
+
+    Args:
+        name: "auto", "fused" or "reference".
     """
 
     def __init__(self, name: Backend) -> None:

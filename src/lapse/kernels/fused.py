@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from lapse.kernels.prepared import Prepared, prepare
 from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
 from lapse.kernels.reference import unroll as unroll_reference
-from lapse.kernels.setting import Setting
+from lapse.kernels.setting import Choices, Setting
 from lapse.kernels.workspace import borrow
 from lapse.solvers import not_finite
 from lapse.walk import Walk
@@ -26,12 +26,16 @@ from lapse.walk import Walk
 BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of fewer rows are slower
 SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
 
-_every: ContextVar[int] = ContextVar("lapse_recompute", default=0)
+_every: Choices[int] = Choices(0)
 
 
 class recompute(Setting[int]):
     """Keep only every k-th state for the backward pass, and compute the steps between again:
-    ``with lapse.kernels.recompute(every=64):``. Memory falls by about k, for one more forward pass.
+    ``with lapse.kernels.recompute(every=64):``. Memory falls by about k, for one more forward pass. It holds for every
+    thread of the process.
+
+    Args:
+        every: the number of steps k from one state that is kept to the next.
     """
 
     def __init__(self, every: int) -> None:
@@ -80,7 +84,7 @@ class Fused:
             zeros = getattr(cell.initial_state, "__func__", None) is Cell.initial_state
             state = () if zeros else initial_state(cell, input, walk)
         tensors = self._tensors(prepared, parts, input, state, timespans)
-        if tensors is None or prepared.program is None:
+        if tensors is None or prepared.program is None or not _fits(walk, input, state, timespans):
             return None
         plan, rows = prepared.plan(input.dtype), walk.batch_sizes[0]
         work = sum(walk.batch_sizes) * prepared.program.multiplications
@@ -112,6 +116,12 @@ class Fused:
         return (
             tensors if all(plain_tensor(t, dtype) for t in given) and native.library() is not None else None
         )
+
+
+def _fits(walk: Walk, input: Tensor, state: State, timespans: Tensor) -> bool:
+    """Whether tensors have the rows that the walk goes over, which the library trusts."""
+    places, rows = math.prod(walk.axes), walk.batch_sizes[0]
+    return len(input) == places == len(timespans) and all(len(s) == rows for s in state)
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-BEFORE = 1 << 16  # a register as the previous step left it
+BEFORE = 1 << 30  # a register as the previous step left it
 NONE = -1
 MOST_SOURCES, MOST_SEGMENTS = 3, 8  # kMostSources and kMostSegments of csrc/plan.h
 

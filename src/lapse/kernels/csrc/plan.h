@@ -20,7 +20,7 @@ struct Op {
   double num[8];
 };
 
-constexpr int32_t kBefore = 1 << 16;  // a register as the previous step left it
+constexpr int32_t kBefore = 1 << 30;  // a register as the previous step left it
 constexpr int32_t kNone = -1;
 constexpr int kMostSources = 3;   // of a Linear
 constexpr int kMostSegments = 8;  // of a matrix

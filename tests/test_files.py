@@ -1,5 +1,6 @@
 """Data files: found in order, downloaded whole, refused when wrong; nothing half-written, no two at once."""
 
+import contextlib
 import errno
 import gzip
 import http.server
@@ -10,8 +11,10 @@ import sys
 import tarfile
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,12 +161,20 @@ def server(tmp_path: Path) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+    with serving(Handler) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{running.server_port}"
+        finally:
+            running.shutdown()
+            thread.join()
 
 
 def test_a_download_ends_in_the_cache(tmp_path: Path, cache: Path, server: str, capfd: object) -> None:
@@ -208,19 +219,17 @@ def test_no_network(cache: Path) -> None:
 
 
 def test_a_page_that_is_gone(server: str, cache: Path) -> None:
-    with pytest.raises(DataFileError, match=r"failed \(404"):
+    with pytest.raises(DataFileError, match=r"failed \(HTTP Error 404"):
         files.read(files.DataFile(FILE.path, f"{server}/gone", FILE.digests))
     assert leftovers(cache) == []
 
 
 def test_no_space_for_a_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pooch
-
-    def full(url: str, known_hash: None, fname: str, path: Path) -> None:
-        (Path(path) / fname).write_bytes(b"half of it")
+    def full(file: files.DataFile, target: Path) -> None:
+        target.write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(pooch, "retrieve", full)
+    monkeypatch.setattr(files, "_fetch", full)
     with pytest.raises(
         DataFileError, match=r"cannot write .*: no space left; free some space, or set LAPSE_CACHE"
     ):
@@ -334,3 +343,111 @@ def test_two_processes_download_the_same_file_at_once(tmp_path: Path, cache: Pat
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=60)[0].strip() for process in started] == [str(len(TEXT))] * 2
     assert leftovers(cache) == [FILE.path]
+
+
+# What a server or an archive may do on purpose
+
+
+class Odd(http.server.BaseHTTPRequestHandler):
+    """A server that misbehaves in the way that the path names."""
+
+    def do_GET(self) -> None:
+        with contextlib.suppress(OSError):  # the client hangs up, which is what it should do
+            self.answer()
+
+    def answer(self) -> None:
+        if self.path == "/silent":
+            time.sleep(3)
+            return
+        self.send_response(200)
+        self.end_headers()
+        for _ in range(200 if self.path == "/endless" else 60):
+            self.wfile.write(bytes(10_000) if self.path == "/endless" else b"x")
+            self.wfile.flush()
+            time.sleep(0 if self.path == "/endless" else 0.05)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/endless", "it sends more than 2,000 bytes, twice what the file should have"),
+        ("/silent", r"[Tt]imed out"),
+        ("/slow", r"it sent \d+ bytes in 0.4 s and was not done"),
+    ],
+)
+def test_a_server_cannot_keep_or_fill_us(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str
+) -> None:
+    monkeypatch.setattr(files, "SILENCE", 0.3)
+    monkeypatch.setattr(files, "DEADLINE", 0.4)
+    with serving(Odd) as address:
+        file = files.DataFile(FILE.path, f"{address}{path}", (DIGEST,), size=1000)
+        began = time.monotonic()
+        with pytest.raises(DataFileError, match=f"downloading .* failed .*{message}"):
+            files.read(file)
+        assert time.monotonic() - began < 2.5
+    assert leftovers(cache) == []
+
+
+def test_the_size_that_an_entry_claims_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A sparse entry of a tar file: a few bytes that stand for as many zeros as it likes.
+    entry = tarfile.TarInfo("zeros")
+    entry.type, entry.size = tarfile.GNUTYPE_SPARSE, 512
+    header = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"%011o\0%011o\0" % (0, 512)  # the one piece of data: its place and its size
+    header[483:495] = b"%011o\0" % (2**33 - 1)  # the size of the file once it is unpacked
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    bomb = gzip.compress(bytes(header) + bytes(512 + 1024))
+    monkeypatch.setattr(files, "LARGEST", 1_000_000)
+    with pytest.raises(DataFileError, match=r"unpacks to over 1,000,000 bytes"):
+        files._members(put(tmp_path / "a.tar.gz", bomb))
+    # A zip file whose directory says 10 bytes where the entry has many more.
+    honest = standins.zipped({"a": bytes(5_000_000)})
+    lying = honest.replace((5_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    with pytest.raises(DataFileError, match=r"truncated or corrupted"):
+        files._members(put(tmp_path / "a.zip", lying))
+
+
+def test_many_entries_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    members = {str(i): bytes(300) for i in range(4)}
+    with pytest.raises(DataFileError, match="over 1,000 bytes"):
+        files._members(put(tmp_path / "a.zip", standins.zipped(members)))
+
+
+def test_a_plain_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    put(tmp_path / "demo/table.txt", bytes(2000))
+    with pytest.raises(DataFileError, match="over 1,000 bytes"):
+        files.read(FILE, tmp_path)
+
+
+def test_who_waits_for_another_process_is_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "TELL_AFTER", 0.05)
+    release = threading.Event()
+
+    def slow() -> Splits:
+        release.wait(5)
+        return splits()
+
+    first = threading.Thread(target=prepared, args=("demo", (), {}, slow))
+    first.start()
+    second = threading.Thread(target=prepared, args=("demo", (), {}, slow))
+    second.start()
+    end = time.monotonic() + 5
+    while not caplog.records and time.monotonic() < end:
+        time.sleep(0.01)
+    release.set()
+    for thread in (first, second):
+        thread.join()
+    (record,) = caplog.records
+    assert "waiting for another process that makes" in record.getMessage()
+    assert ".lock" in record.getMessage()

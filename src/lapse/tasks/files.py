@@ -7,7 +7,6 @@ hash. Hashes are of what is inside, so a file packed anew is still the same file
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import io
@@ -16,16 +15,30 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+from urllib.request import urlopen
+
+from lapse.sequences.storage import NO_SPACE
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 Members = dict[str, bytes]
 LARGEST = 2**30  # bytes unpacked; the largest real file has 35 MB, so more is a mistake or an attack
+SILENCE = 30.0  # seconds without a byte from a server before a download is given up
+DEADLINE = 3600.0  # seconds for a download in all, against a server that sends a byte now and then
+TELL_AFTER = 2.0  # seconds of waiting for another process before saying so
+
+_log = logging.getLogger(__name__)
 
 
 class DataFileError(RuntimeError):
@@ -47,13 +60,23 @@ def without_download() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a task: its place under a data folder, where it is published, hashes of its contents."""
+    """A file of a task: its place under a data folder, where it is published, hashes of its contents.
+
+    Args:
+        path: where the file lies under a data folder.
+        url: where it is published.
+        digests: hashes of its contents, any of which is right.
+        other_paths: further places under a data folder where it may lie, such as an unpacked copy.
+        hint: another way to get such data, for the error message when the file cannot be had.
+        size: bytes of the published file, if need be estimated; a download of more than twice as many is given up.
+    """
 
     path: str
     url: str
     digests: tuple[str, ...]
     other_paths: tuple[str, ...] = ()
     hint: str = ""
+    size: int = LARGEST
 
 
 @dataclass(frozen=True)
@@ -68,9 +91,9 @@ class Source:
 def cache_folder() -> Path:
     if chosen := os.environ.get("LAPSE_CACHE"):
         return Path(chosen).expanduser()
-    import pooch
+    from platformdirs import user_cache_path
 
-    return Path(pooch.os_cache("lapse"))
+    return user_cache_path("lapse")
 
 
 def search_folders(data_dir: str | Path | None) -> list[Path]:
@@ -146,13 +169,10 @@ def _download(file: DataFile, folders: list[Path]) -> Path:
 
 
 def _retrieve(file: DataFile, partial: Path, folders: list[Path]) -> None:
-    import pooch
-
-    pooch.get_logger().setLevel(logging.WARNING)  # loaders never print
     try:
-        pooch.retrieve(file.url, known_hash=None, fname=partial.name, path=partial.parent)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
+        _fetch(file, partial)
+    except (OSError, HTTPException) as error:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise
         searched = ", ".join(str(folder) for folder in folders)
         raise DataFileError(
@@ -160,6 +180,21 @@ def _retrieve(file: DataFile, partial: Path, folders: list[Path]) -> None:
             f"Put the file at {cache_folder() / file.path}, or set LAPSE_DATA (or --data-dir) to a "
             f"folder that holds {file.path}.{' ' + file.hint if file.hint else ''}"
         ) from error
+
+
+def _fetch(file: DataFile, target: Path) -> None:
+    """Download what the server sends, within limits of size and time."""
+    end, count, limit = time.monotonic() + DEADLINE, 0, 2 * file.size
+    with urlopen(file.url, timeout=SILENCE) as answer, target.open("wb") as output:
+        while chunk := answer.read1(
+            2**16
+        ):  # as much as there is: to wait for more would be to wait for a slow server
+            count += len(chunk)
+            if count > limit:
+                raise OSError(f"it sends more than {limit:,} bytes, twice what the file should have")
+            if time.monotonic() > end:
+                raise TimeoutError(f"it sent {count:,} bytes in {DEADLINE:g} s and was not done")
+            output.write(chunk)
 
 
 def _verify(file: DataFile, partial: Path, target: Path) -> None:
@@ -186,30 +221,52 @@ def writing(target: Path) -> Iterator[Path]:
         locks.mkdir(parents=True, exist_ok=True)
         key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
         prefix = f".partial-{key}-"
-        with FileLock(locks / f"{target.name}-{key}.lock"):
+        with _told(FileLock(locks / f"{target.name}-{key}.lock"), target):
             # Whoever left these was killed: the lock is ours now.
             for stale in target.parent.glob(f"{prefix}*"):
                 shutil.rmtree(stale, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
                 yield Path(folder) / target.name
     except OSError as error:
-        reason = "no space left" if error.errno == errno.ENOSPC else str(error)
+        reason = "no space left" if error.errno in NO_SPACE else str(error)
         raise DataFileError(
             f"cannot write {target}: {reason}; free some space, or set LAPSE_CACHE to a folder elsewhere"
         ) from error
 
 
-def _unzipped(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
+@contextmanager
+def _told(lock: FileLock, target: Path) -> Iterator[None]:
+    """The lock, and a line to whoever has to wait for it."""
+    from filelock import Timeout
+
     try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            unpacked = stream.read(LARGEST + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, len(content), error) from error
-    _check_size(path, len(unpacked))
-    return unpacked
+        lock.acquire(timeout=TELL_AFTER)
+    except Timeout:
+        _log.warning("waiting for another process that makes %s; its lock is %s", target, lock.lock_file)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _unzipped(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if path.suffix != ".gz":
+            return _limited(path, file)
+        try:
+            with gzip.open(file) as stream:
+                return _limited(path, stream)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _damaged(path, path.stat().st_size, error) from error
+
+
+def _limited(path: Path, stream: IO[bytes] | gzip.GzipFile, used: int = 0) -> bytes:
+    """What the stream really holds: what an archive says of the sizes of its entries need not be true."""
+    content = stream.read(LARGEST - used + 1)
+    if used + len(content) > LARGEST:
+        raise DataFileError(f"{path} unpacks to over {LARGEST:,} bytes: not a file of this task; remove it")
+    return content
 
 
 def _damaged(path: Path, size: int, error: Exception) -> DataFileError:
@@ -234,26 +291,42 @@ def _members(path: Path) -> Members:
 
 
 def _zip_members(path: Path) -> Members:
+    members = _Members(path)
     with zipfile.ZipFile(path) as archive:
-        files = [info for info in archive.infolist() if not info.is_dir()]
-        _check_size(path, sum(info.file_size for info in files))
-        return {_inside(path, info.filename): archive.read(info) for info in files}
+        for info in archive.infolist():
+            if not info.is_dir():
+                with archive.open(info) as stream:
+                    members.add(info.filename, stream)
+    return members.found
 
 
 def _tar_members(path: Path) -> Members:
-    members: Members = {}
+    members = _Members(path)
     # Unpacked whole first: read as a stream, a tar file that lost its end goes unnoticed.
     with tarfile.open(fileobj=io.BytesIO(_unzipped(path)), mode="r:") as archive:
         for info in archive:
-            name = _inside(path, info.name)
+            _inside(path, info.name)
             if info.isdir():
                 continue
             if not info.isfile():
                 raise DataFileError(f"{path} has an entry {info.name!r} that is no plain file; remove it")
             stream = archive.extractfile(info)
             assert stream is not None
-            members[name] = stream.read()
-    return members
+            members.add(info.name, stream)
+    return members.found
+
+
+class _Members:
+    """The entries of an archive as they are read, their real sizes added up."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, 0
+        self.found: Members = {}
+
+    def add(self, name: str, stream: IO[bytes]) -> None:
+        content = _limited(self.path, stream, self.size)
+        self.size += len(content)
+        self.found[_inside(self.path, name)] = content
 
 
 def _inside(path: Path, entry: str) -> str:
@@ -265,8 +338,3 @@ def _inside(path: Path, entry: str) -> str:
             "do not unpack this archive, remove it"
         )
     return parts.name
-
-
-def _check_size(path: Path, size: int) -> None:
-    if size > LARGEST:
-        raise DataFileError(f"{path} unpacks to over {LARGEST:,} bytes: not a file of this task; remove it")

@@ -23,20 +23,33 @@ THRESHOLD = 128
 SYMBOLS_PER_UNIT = 256
 
 
-def _file(name: str, sha256: str) -> DataFile:
+def _file(name: str, size: int, sha256: str) -> DataFile:
     return DataFile(
         path=f"mnist/{name}.gz",
         url=f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}.gz",
         digests=(f"sha256:{sha256}",),
         other_paths=(f"mnist/{name}",),
+        size=size,
     )
 
 
 FILES = (
-    _file("train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-    _file("train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-    _file("t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-    _file("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+    _file(
+        "train-images-idx3-ubyte",
+        9_912_422,
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    _file(
+        "train-labels-idx1-ubyte", 28_881, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+    ),
+    _file(
+        "t10k-images-idx3-ubyte",
+        1_648_877,
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    ),
+    _file(
+        "t10k-labels-idx1-ubyte", 4_542, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+    ),
 )
 
 

@@ -37,6 +37,7 @@ FILE = DataFile(
     ),
     url="https://archive.ics.uci.edu/ml/machine-learning-databases/00196/ConfLongDemo_JSI.txt",
     other_paths=("person/ConfLongDemo_JSI.txt.gz",),
+    size=21_546_346,
 )
 COLUMNS = ["recording", "tag", "ticks", "date", "x", "y", "z", "activity"]
 TAGS = ("010-000-024-033", "010-000-030-096", "020-000-033-111", "020-000-032-221")

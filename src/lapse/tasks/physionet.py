@@ -25,11 +25,13 @@ RECORDS = DataFile(
     path="physionet2012/set-a.tar.gz",
     url="https://physionet.org/files/challenge-2012/1.0.0/set-a.tar.gz",
     digests=("sha256:ac8a8d13105cefc873b69a70581d156575b4c9de6d2a0c7307b14ced9954621b",),
+    size=6_550_958,
 )
 OUTCOMES = DataFile(
     path="physionet2012/Outcomes-a.txt",
     url="https://physionet.org/files/challenge-2012/1.0.0/Outcomes-a.txt",
     digests=("sha256:2613ea60ccda29f87571a7d6b09ad130858a8ccd66325bd073365925026883c2",),
+    size=79_219,
 )
 DESCRIPTORS = ("Age", "Gender", "Height", "ICUType", "Weight")
 VARIABLES = (

@@ -42,6 +42,7 @@ FILE = DataFile(
     url="https://pub.ist.ac.at/~mlechner/datasets/walker.zip",
     digests=("sha256:270029dd0b62ed6799661331a572a11e689eb786170f4003bf9d36b6dfb72028",),
     hint="Or make similar rollouts here: lapse data walker --generate (needs lapse[walker]).",
+    size=32_643_172,
 )
 WINDOW, STRIDE = 64, 16
 KEEP = 0.9

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import lapse
-from lapse.cells import GRUDCell, PhasedLSTMCell
+from lapse.recurrent import GRUDCell, PhasedLSTMCell
 
 Make = Callable[..., lapse.RNN]
 
@@ -36,18 +36,14 @@ LAYERS: dict[str, Make] = {
     "ode-lstm autonomous": partial(lapse.ODELSTM, form="autonomous"),
     "ode-rnn jump": partial(lapse.ODERNN, form="jump"),
 }
-# The state lives through the gap, then the observation is absorbed: a gap may be passed in pieces.
-FLOW_THEN_UPDATE = {
-    "rnn-decay",
-    "gru-d",
-    "gru-d with missing",
-    "ct-gru",
-    "ct-lstm",
-    "ode-rnn jump",
-    "phased-lstm",
-}
 
 INPUT, HIDDEN, STEPS = 3, 4, 6
+
+
+def splits_gaps(make: Make) -> bool:
+    return bool(make(1, 1).cells[0].splits_gaps)
+
+
 LENGTHS = [4, 6, 1, 5, 6]
 
 
@@ -176,8 +172,8 @@ def check_a_gap_may_be_passed_in_pieces(make: Make) -> None:
         layer.cells[0].solver = lapse.FixedStep(lapse.RK4, steps=200)
     cell = layer.cells[0]
     state = cell.initial_state(len(input), dtype=input.dtype)
-    _, state = cell.step(cell.prepare(input[:, 0], None), state, timespans[:, 0])
-    x, gap = cell.prepare(input[:, 1], None), timespans[:, 1]
+    _, state = cell.step(cell.step_input(input[:, 0], None), state, timespans[:, 0])
+    x, gap = cell.step_input(input[:, 1], None), timespans[:, 1]
     whole, whole_state = cell.step(x, state, gap)
     _, passed = cell.flow(state, 0.3 * gap)
     pieces, pieces_state = cell.step(x, passed, 0.7 * gap)
@@ -191,7 +187,7 @@ def check_flow_over_no_time_keeps_the_output(make: Make) -> None:
     cell = layer.cells[0]
     state = cell.initial_state(len(input), dtype=input.dtype)
     for t in range(3):
-        output, state = cell.step(cell.prepare(input[:, t], None), state, timespans[:, t])
+        output, state = cell.step(cell.step_input(input[:, t], None), state, timespans[:, t])
         assert torch.equal(output, state[0])
     if isinstance(cell, GRUDCell):
         cell.hidden_decay.bias.data.fill_(
@@ -270,7 +266,7 @@ def check_wrong_arguments_raise(make: Make) -> None:
         (ValueError, r"input is empty: \(0, 6, 3\)", {"input": input[:0], "timespans": timespans[:0]}),
         (ValueError, r"from 1 to 6, got 0 in row 2", {"lengths": [4, 6, 0, 5, 6]}),
         (ValueError, r"from 1 to 6, got 7 in row 0", {"lengths": [7, 6, 1, 5, 6]}),
-        (ValueError, r"lengths must have shape \(5,\), one a row, got \(2,\)", {"lengths": [4, 6]}),
+        (ValueError, r"lengths must have shape \(5,\), one per row, got \(2,\)", {"lengths": [4, 6]}),
         (TypeError, r"lengths must be whole numbers, got torch.float32", {"lengths": torch.ones(5)}),
         (ValueError, r"hx must hold \d tensors", {"hx": (*states(h_n), states(h_n)[0])}),
         (ValueError, r"gaps go by keyword", {"hx": (*states(h_n)[1:], None)}),
@@ -295,10 +291,10 @@ def _replace_first(h_n: Any, rows: int) -> Any:
 def check_observed_is_for_gru_d_alone(make: Make) -> None:
     layer, (input, timespans) = build(make), example()
     mask = torch.ones_like(input, dtype=torch.bool)
-    if isinstance(layer.cells[0], GRUDCell):
+    if layer.takes_missing:
         all_observed, _ = lapse.GRUD.forward(layer, input, timespans=timespans)
         assert_same(layer(input, timespans=timespans, observed=mask)[0], all_observed)
-        with pytest.raises(ValueError, match=r"observed must have shape \(5, 6, 3\), one flag a feature"):
+        with pytest.raises(ValueError, match=r"observed must have shape \(5, 6, 3\), one flag per feature"):
             layer(input, timespans=timespans, observed=mask[..., :2])
         with pytest.raises(
             ValueError, match=r"observed must be true or false.*got 2 at row 0, step 0, feature 0"

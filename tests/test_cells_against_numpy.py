@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from lapse import cells
+from lapse import recurrent
 from lapse.solvers import EULER, HEUN, RK4, FixedStep, Solver
 
 ROWS, STEPS, INPUT, HIDDEN = 4, 6, 3, 5
@@ -25,24 +25,24 @@ EXPLICIT_GAP = (0.0, 1e-9, 0.03, 0.4, 1.1, 2.5)
 
 @dataclass(frozen=True)
 class Case:
-    cell: type[cells.Cell]
+    cell: type[recurrent.Cell]
     oracle: type[oracles.Oracle]
     solve: oracles.Solve | None = None
     solver: Solver | None = None  # None: the cell's default
     gaps: tuple[float, ...] = ANY_GAP
     options: dict[str, Any] = field(default_factory=dict)
 
-    def make(self, dtype: torch.dtype) -> cells.Cell:
+    def make(self, dtype: torch.dtype) -> recurrent.Cell:
         torch.manual_seed(0)
         options = self.options if self.solver is None else {**self.options, "solver": self.solver}
-        make: Callable[..., cells.Cell] = self.cell
+        make: Callable[..., recurrent.Cell] = self.cell
         cell = make(INPUT, HIDDEN, **options).to(dtype)
         with torch.no_grad():
             for weight in (*cell.parameters(), *(b for n, b in cell.named_buffers() if n == "input_mean")):
                 weight.copy_(torch.randn(weight.shape, dtype=torch.float64) * 0.6)
         return cell
 
-    def transcribe(self, cell: cells.Cell) -> oracles.Oracle:
+    def transcribe(self, cell: recurrent.Cell) -> oracles.Oracle:
         weights = {name: w.detach().double().numpy() for name, w in cell.state_dict().items()}
         return self.oracle(weights, HIDDEN, self.solve)
 
@@ -53,32 +53,34 @@ class HalfOpen(oracles.PhasedLSTM):
 
 PAPER_RK4, PAPER_EULER = FixedStep(RK4, steps=3), FixedStep(EULER, steps=4)
 CASES = {
-    "ode-lstm": Case(cells.ODELSTMCell, oracles.ODELSTM, oracles.exponential(4)),
-    "ode-lstm, paper": Case(cells.ODELSTMCell, oracles.ODELSTM, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP),
+    "ode-lstm": Case(recurrent.ODELSTMCell, oracles.ODELSTM, oracles.exponential(4)),
+    "ode-lstm, paper": Case(
+        recurrent.ODELSTMCell, oracles.ODELSTM, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP
+    ),
     "ode-lstm autonomous": Case(
-        cells.AutonomousODELSTMCell, oracles.AutonomousODELSTM, oracles.euler(4), None, EXPLICIT_GAP
+        recurrent.AutonomousODELSTMCell, oracles.AutonomousODELSTM, oracles.euler(4), None, EXPLICIT_GAP
     ),
-    "ct-rnn": Case(cells.CTRNNCell, oracles.CTRNN, oracles.exponential(4)),
-    "ct-rnn, paper": Case(cells.CTRNNCell, oracles.CTRNN, oracles.rk4(3), PAPER_RK4, EXPLICIT_GAP),
+    "ct-rnn": Case(recurrent.CTRNNCell, oracles.CTRNN, oracles.exponential(4)),
+    "ct-rnn, paper": Case(recurrent.CTRNNCell, oracles.CTRNN, oracles.rk4(3), PAPER_RK4, EXPLICIT_GAP),
     "ct-rnn, heun": Case(
-        cells.CTRNNCell, oracles.CTRNN, oracles.heun(5), FixedStep(HEUN, steps=5), EXPLICIT_GAP
+        recurrent.CTRNNCell, oracles.CTRNN, oracles.heun(5), FixedStep(HEUN, steps=5), EXPLICIT_GAP
     ),
-    "ode-rnn": Case(cells.ODERNNCell, oracles.ODERNN, oracles.rk4(3), None, EXPLICIT_GAP),
-    "ode-rnn jump": Case(cells.JumpODERNNCell, oracles.JumpODERNN, oracles.rk4(3), None, EXPLICIT_GAP),
-    "lstm": Case(cells.AugmentedLSTMCell, oracles.AugmentedLSTM),
-    "ct-gru": Case(cells.CTGRUCell, oracles.CTGRU),
-    "rnn-decay": Case(cells.RNNDecayCell, oracles.RNNDecay),
+    "ode-rnn": Case(recurrent.ODERNNCell, oracles.ODERNN, oracles.rk4(3), None, EXPLICIT_GAP),
+    "ode-rnn jump": Case(recurrent.JumpODERNNCell, oracles.JumpODERNN, oracles.rk4(3), None, EXPLICIT_GAP),
+    "lstm": Case(recurrent.AugmentedLSTMCell, oracles.AugmentedLSTM),
+    "ct-gru": Case(recurrent.CTGRUCell, oracles.CTGRU),
+    "rnn-decay": Case(recurrent.RNNDecayCell, oracles.RNNDecay),
     "bidirectional": Case(
-        cells.CoupledLSTMODERNNCell, oracles.CoupledLSTMODERNN, oracles.rk4(3), None, EXPLICIT_GAP
+        recurrent.CoupledLSTMODERNNCell, oracles.CoupledLSTMODERNN, oracles.rk4(3), None, EXPLICIT_GAP
     ),
-    "gru-d": Case(cells.GRUDCell, oracles.GRUD),
-    "phased-lstm": Case(cells.PhasedLSTMCell, oracles.PhasedLSTM),
+    "gru-d": Case(recurrent.GRUDCell, oracles.GRUD),
+    "phased-lstm": Case(recurrent.PhasedLSTMCell, oracles.PhasedLSTM),
     "phased-lstm, open half the time": Case(
-        cells.PhasedLSTMCell, HalfOpen, options={"ratio_on": 0.5, "leak": 0.01}
+        recurrent.PhasedLSTMCell, HalfOpen, options={"ratio_on": 0.5, "leak": 0.01}
     ),
-    "gru-ode": Case(cells.GRUODECell, oracles.GRUODE, oracles.exponential(4)),
-    "gru-ode, paper": Case(cells.GRUODECell, oracles.GRUODE, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP),
-    "ct-lstm": Case(cells.CTLSTMCell, oracles.CTLSTM),
+    "gru-ode": Case(recurrent.GRUODECell, oracles.GRUODE, oracles.exponential(4)),
+    "gru-ode, paper": Case(recurrent.GRUODECell, oracles.GRUODE, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP),
+    "ct-lstm": Case(recurrent.CTLSTMCell, oracles.CTLSTM),
 }
 
 
@@ -104,7 +106,7 @@ def worst_error(case: Case, dtype: torch.dtype, seed: int, missing: float = 0.0)
     values, observed, gaps = observations(case, dtype, seed, missing)
     # Poison what must not be looked at.
     values = values.masked_fill(~observed, torch.nan)
-    inputs = cell.prepare(values, observed if isinstance(cell, cells.GRUDCell) else None)
+    inputs = cell.step_input(values, observed if cell.takes_missing else None)
     state = cell.initial_state(ROWS, dtype=dtype)
     expected = [oracle.initial() for _ in range(ROWS)]
     errors: dict[str, float] = {}
@@ -159,7 +161,7 @@ def test_phased_lstm_opens_and_closes() -> None:
     """All three branches of the gate, at absolute times before, at and long after the shift."""
     case = CASES["phased-lstm"]
     cell = case.make(torch.float64)
-    assert isinstance(cell, cells.PhasedLSTMCell)
+    assert isinstance(cell, recurrent.PhasedLSTMCell)
     oracle = case.transcribe(cell)
     assert isinstance(oracle, oracles.PhasedLSTM)
     times = torch.cat([torch.linspace(0, 10, 1001), torch.linspace(1e3, 1e3 + 3, 301)]).double()
@@ -174,5 +176,5 @@ def test_phased_lstm_opens_and_closes() -> None:
 
 
 def test_every_cell_is_covered() -> None:
-    exported = {c for c in vars(cells).values() if isinstance(c, type) and issubclass(c, cells.Cell)}
-    assert {case.cell for case in CASES.values()} == exported - {cells.Cell}
+    exported = {c for c in vars(recurrent).values() if isinstance(c, type) and issubclass(c, recurrent.Cell)}
+    assert {case.cell for case in CASES.values()} == exported - {recurrent.Cell}

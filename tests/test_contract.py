@@ -11,7 +11,8 @@ PROMISES = [
     pytest.param(check, name, id=f"{check.__name__.removeprefix('check_')}-{name}")
     for check in contract.CHECKS
     for name in contract.LAYERS
-    if check is not contract.check_a_gap_may_be_passed_in_pieces or name in contract.FLOW_THEN_UPDATE
+    if check is not contract.check_a_gap_may_be_passed_in_pieces
+    or contract.splits_gaps(contract.LAYERS[name])
 ]
 
 

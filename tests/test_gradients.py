@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import lapse
-from lapse.cells import AugmentedLSTMCell, Cell, CTRNNCell, GRUDCell, ODELSTMCell, ODERNNCell
 from lapse.gradients import (
     euler_jacobian,
     field_jacobian,
@@ -40,6 +39,7 @@ from lapse.gradients.theorems import (
     solution_jacobians,
     start_near_zero,
 )
+from lapse.recurrent import AugmentedLSTMCell, Cell, CTRNNCell, GRUDCell, ODELSTMCell, ODERNNCell
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Adjoint, FixedStep, Tableau
 
 CELLS = {"damped": CTRNNCell, "undamped": ODERNNCell}
@@ -102,7 +102,7 @@ def test_state_jacobian_is_that_of_finite_differences(name):
     cell = make_layer(name, 3, 4).cells[0]
     torch.manual_seed(1)
     state = tuple(torch.rand(2, size, dtype=torch.float64) for size in cell.state_sizes)
-    x = cell.prepare(torch.randn(2, 3, dtype=torch.float64), None)
+    x = cell.step_input(torch.randn(2, 3, dtype=torch.float64), None)
     spans = torch.tensor([0.3, 1.7], dtype=torch.float64)
     names = [n for n in cell.state_names if n not in ("clock", "since", "last")]
     jacobian = state_jacobian(cell, x, state, spans, of=names, wrt=names)

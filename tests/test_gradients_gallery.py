@@ -19,6 +19,7 @@ from lapse.gradients.between import between_observations
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
 from lapse.gradients.gallery import html_fragment, run, write
 from lapse.gradients.parity import ParityClassifier, parity_events, parity_surface, teaching_signal
+from lapse.models.registry import look_of
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -104,9 +105,9 @@ def test_the_whole_command(tmp_path):
 
 
 def test_every_model_has_one_look_of_its_own():
-    assert list(palette.MODELS) == list(lapse.MODELS)
-    colours = [look.colour for look in palette.MODELS.values()]
-    assert len(set(colours)) == len(colours)
+    looks = [look_of(name) for name in lapse.MODELS]
+    assert looks == [layer.look for layer in lapse.MODELS.values()]
+    assert len({look.colour for look in looks}) == len({look.dark for look in looks}) == len(looks)
 
 
 def lightness(colour: str) -> float:
@@ -118,7 +119,8 @@ def lightness(colour: str) -> float:
 
 
 def test_lines_stand_out_from_the_page():
-    assert all(lightness(look.colour) < 80 for look in palette.MODELS.values())
+    assert all(lightness(look_of(name).colour) < 80 for name in lapse.MODELS)
+    assert all(lightness(look_of(name).dark) > 60 for name in lapse.MODELS)
 
 
 def test_drawing_leaves_matplotlibs_settings_as_they_were():

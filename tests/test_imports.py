@@ -17,10 +17,9 @@ FLOW = (
     "events",
     "solvers",
     "stored_config",
-    "walk",
-    "cells",
     "kernels",
-    "layers",
+    "palette",
+    "recurrent",
     "heads",
     "models",
     "training",
@@ -28,7 +27,6 @@ FLOW = (
     "runs",
     "study",
     "tune",
-    "palette",
     "gradients",
     "report",
     "bench",
@@ -46,7 +44,7 @@ def package(name: str) -> str | None:
 
 
 def exports() -> dict[str, str]:
-    """Where the public names of `lapse` come from: importing ODELSTM from it is an arrow to layers."""
+    """Where the public names of `lapse` come from: importing ODELSTM from it is an arrow to recurrent."""
     found = {}
     for node in ast.parse((SOURCE / "__init__.py").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -86,8 +84,8 @@ def test_no_arrow_points_backward(path: Path) -> None:
 
 
 def test_a_backward_arrow_would_be_seen() -> None:
-    assert backward("cells", "from lapse.layers import RNN") == ["layers"]
-    assert backward("cells", "from lapse import layers, solvers") == ["layers"]
-    assert backward("cells", "from lapse import ODELSTM") == ["layers"]
-    assert backward("cells", "def f():\n    import lapse.study.local") == ["study"]
-    assert backward("cells", "from lapse.cells.base import Cell\nimport lapse") == []
+    assert backward("kernels", "from lapse.recurrent import RNN") == ["recurrent"]
+    assert backward("kernels", "from lapse import recurrent, solvers") == ["recurrent"]
+    assert backward("kernels", "from lapse import ODELSTM") == ["recurrent"]
+    assert backward("kernels", "def f():\n    import lapse.study.local") == ["study"]
+    assert backward("recurrent", "from lapse.recurrent.cell import Cell\nimport lapse") == []

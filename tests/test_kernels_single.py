@@ -8,22 +8,21 @@ import pytest
 import torch
 
 import lapse
-from lapse import cells, kernels
+from lapse import kernels, recurrent
 from lapse.kernels import native, single
-from lapse.kernels.steps import STEPS
+from lapse.kernels.walk import Walk
 from lapse.solvers import Adaptive
-from lapse.walk import Walk
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
 
 
-def event(cell: cells.Cell, rows: int = 1) -> tuple[torch.Tensor, cells.State, torch.Tensor]:
+def event(cell: recurrent.Cell, rows: int = 1) -> tuple[torch.Tensor, recurrent.State, torch.Tensor]:
     x = torch.randn(rows, cell.input_size, dtype=next(cell.parameters()).dtype)
     state = tuple(torch.rand(rows, n).to(x) for n in cell.state_sizes)
-    return cell.prepare(x, None), state, torch.rand(rows).to(x)
+    return cell.step_input(x, None), state, torch.rand(rows).to(x)
 
 
-def check_step(cell: cells.Cell, rows: int = 1) -> None:
+def check_step(cell: recurrent.Cell, rows: int = 1) -> None:
     x, state, span = event(cell, rows)
     with torch.no_grad():
         output, final = kernels.step(cell, x, state, span)
@@ -32,9 +31,12 @@ def check_step(cell: cells.Cell, rows: int = 1) -> None:
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("cell_type", STEPS, ids=lambda c: c.__name__)
+CELLS = [c for n, c in vars(recurrent).items() if n.endswith("Cell") and "program" in vars(c)]
+
+
+@pytest.mark.parametrize("cell_type", CELLS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("hidden_size", [1, 5, 64, 100])
-def test_agrees_with_the_cell(cell_type: type[cells.Cell], hidden_size: int) -> None:
+def test_agrees_with_the_cell(cell_type: type[recurrent.Cell], hidden_size: int) -> None:
     torch.manual_seed(0)
     cell = cell_type(3, hidden_size)
     check_step(cell)
@@ -45,7 +47,7 @@ def test_agrees_with_the_cell(cell_type: type[cells.Cell], hidden_size: int) -> 
 
 def test_a_stream_gives_the_bits_of_the_sequence() -> None:
     torch.manual_seed(0)
-    cell = cells.ODELSTMCell(3, 20)
+    cell = recurrent.ODELSTMCell(3, 20)
     x, spans = torch.randn(9, 3), torch.rand(9)
     state = cell.initial_state(1)
     with torch.no_grad():
@@ -57,16 +59,16 @@ def test_a_stream_gives_the_bits_of_the_sequence() -> None:
 
 def test_changed_weights_are_noticed() -> None:
     torch.manual_seed(0)
-    cell = cells.CTRNNCell(3, 5)
+    cell = recurrent.CTRNNCell(3, 5)
     check_step(cell)
     with torch.no_grad():
         cell.field.scale.mul_(2)
     check_step(cell)
     cell.field.gates.bias = torch.nn.Parameter(torch.ones(5))
     check_step(cell)
-    cell.field = cells.CTRNNCell(3, 5).field
+    cell.field = recurrent.CTRNNCell(3, 5).field
     check_step(cell)
-    cell.field.gates = cells.Gates(3, 5)
+    cell.field.gates = recurrent.Gates(3, 5)
     check_step(cell)
     torch.nn.utils.parametrizations.weight_norm(cell.field.gates, "weight_hh")
     check_step(cell)
@@ -81,7 +83,7 @@ def test_changed_weights_are_noticed() -> None:
 @pytest.mark.parametrize("change", [Adaptive(), None], ids=["solver", "layout"])
 def test_what_it_does_not_cover(change: Adaptive | None) -> None:
     torch.manual_seed(0)
-    cell = cells.CTRNNCell(3, 5)
+    cell = recurrent.CTRNNCell(3, 5)
     if change is not None:
         cell.solver = change
     x, state, span = event(cell, 4)
@@ -91,14 +93,14 @@ def test_what_it_does_not_cover(change: Adaptive | None) -> None:
 
 
 def test_gradients_flow_when_they_are_wanted() -> None:
-    cell = cells.CTRNNCell(3, 5)
+    cell = recurrent.CTRNNCell(3, 5)
     output, _ = kernels.step(cell, *event(cell))
     output.sum().backward()
     assert cell.field.scale.grad is not None
 
 
 def test_a_failure_names_the_row() -> None:
-    cell = cells.CTRNNCell(3, 5)
+    cell = recurrent.CTRNNCell(3, 5)
     x, state, span = event(cell, 3)
     x[1] = torch.nan
     with torch.no_grad(), pytest.raises(lapse.SolverError, match="row 1"):
@@ -106,7 +108,7 @@ def test_a_failure_names_the_row() -> None:
 
 
 def test_wrong_shapes_are_left_to_the_cell() -> None:
-    cell = cells.CTRNNCell(3, 5)
+    cell = recurrent.CTRNNCell(3, 5)
     x, state, span = event(cell, 4)
     with torch.no_grad():
         kernels.step(cell, x, state, span)
@@ -116,7 +118,7 @@ def test_wrong_shapes_are_left_to_the_cell() -> None:
 
 
 def test_hooks_and_data_that_come_later_are_noticed() -> None:
-    cell, calls = cells.CTRNNCell(3, 5), []
+    cell, calls = recurrent.CTRNNCell(3, 5), []
     check_step(cell)
     torch.nn.utils.vector_to_parameters(
         2 * torch.nn.utils.parameters_to_vector(cell.parameters()), cell.parameters()
@@ -133,7 +135,7 @@ def test_hooks_and_data_that_come_later_are_noticed() -> None:
 
 def test_two_threads_step_one_cell() -> None:
     torch.manual_seed(0)
-    cell = cells.CTRNNCell(3, 64)
+    cell = recurrent.CTRNNCell(3, 64)
     events = [event(cell, 64) for _ in range(2)]
     with torch.no_grad():
         expected = [cell.step(*e)[0] for e in events]
@@ -151,7 +153,7 @@ def test_two_threads_step_one_cell() -> None:
 def test_a_change_that_counts_no_version_up_is_seen() -> None:
     """Fused optimizers change weights that way, and so does ``weight.data``."""
     torch.manual_seed(0)
-    cell = cells.ODELSTMCell(3, 8)
+    cell = recurrent.ODELSTMCell(3, 8)
     x, gap, state = torch.randn(1, 3), torch.rand(1), cell.initial_state(1)
     optimizer = torch.optim.Adam(cell.parameters(), lr=0.1, fused=True)
 
@@ -170,7 +172,7 @@ def test_a_change_that_counts_no_version_up_is_seen() -> None:
 
 def test_a_negated_view_is_read_as_its_values() -> None:
     torch.manual_seed(0)
-    cell = cells.ODELSTMCell(3, 8)
+    cell = recurrent.ODELSTMCell(3, 8)
     gap, state = torch.rand(1), cell.initial_state(1)
     with torch.no_grad():
         kernels.step(cell, torch.randn(1, 3), state, gap)
@@ -180,6 +182,6 @@ def test_a_negated_view_is_read_as_its_values() -> None:
 
 def test_a_cell_made_without_gradients_at_all() -> None:
     with torch.inference_mode():
-        cell = cells.ODELSTMCell(3, 8)
+        cell = recurrent.ODELSTMCell(3, 8)
         x, gap, state = torch.randn(1, 3), torch.rand(1), cell.initial_state(1)
         torch.testing.assert_close(kernels.step(cell, x, state, gap)[0], cell.step(x, state, gap)[0])

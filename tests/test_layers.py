@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import lapse
-from lapse.cells import RNNDecayCell
+from lapse.recurrent import RNNDecayCell
 
 
 def test_an_lstm_without_gaps_is_torchs():
@@ -216,7 +216,9 @@ def test_packed_input_knows_its_lengths():
         layer(packed, lengths=[3, 2])
     with pytest.raises(ValueError, match="timespans is packed with other lengths than input"):
         layer(packed, timespans=other)
-    with pytest.raises(ValueError, match=r"packed timespans must hold one gap a step, \(N,\), got \(5, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"packed timespans must hold one gap per step, \(N,\), got \(5, 2\)"
+    ):
         layer(packed, timespans=packed)
 
 
@@ -273,7 +275,7 @@ def test_packed_gaps_follow_their_rows_however_ties_were_sorted():
         (
             lambda: lapse.RNN(2, 4, cell=nn.GRUCell)(torch.randn(1, 2, 2)),
             TypeError,
-            "must make a lapse.cells.Cell",
+            "must make a lapse.Cell",
         ),
     ],
 )
@@ -302,5 +304,5 @@ def test_packed_extras_must_fit() -> None:
     with pytest.raises(ValueError, match="other lengths"):
         lapse.CTRNN(2, 3)(x, timespans=fewer)
     narrow = pack_padded_sequence(torch.ones(3, 2, 1), [1, 2, 2], batch_first=True, enforce_sorted=False)
-    with pytest.raises(ValueError, match="one flag a feature"):
+    with pytest.raises(ValueError, match="one flag per feature"):
         lapse.GRUD(2, 3)(x, observed=narrow)

@@ -15,7 +15,8 @@ import torchode
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
-from lapse.cells.fields import DampedTanhField, GRUField, MLPField, TanhField
+from lapse.recurrent.fields import DampedTanhField, MLPField, TanhField
+from lapse.recurrent.gru_ode import GRUField
 from lapse.solvers import (
     DOPRI5,
     EULER,

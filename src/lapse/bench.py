@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import lapse
-from lapse import cells, kernels
+from lapse import kernels, recurrent
 from lapse.kernels import native
 
 BATCH, STEPS, HIDDEN, INPUT = 256, 32, 64, 1
@@ -233,7 +233,7 @@ class AuthorsODELSTM(nn.Module):
 
     def copy_to(self, ours: lapse.ODELSTM) -> None:
         cell = ours.cells[0]
-        assert isinstance(cell, cells.AutonomousODELSTMCell)
+        assert isinstance(cell, recurrent.AutonomousODELSTMCell)
         with torch.no_grad():
             cell.gates.weight_ih.copy_(self.cell.weight_ih)
             cell.gates.weight_hh.copy_(self.cell.weight_hh)
@@ -285,7 +285,7 @@ def against_torchdiffeq(s: Settings) -> Iterator[Line]:
         return
     from torchdiffeq import odeint
 
-    field = cells.CTRNNCell(INPUT, HIDDEN).field
+    field = recurrent.CTRNNCell(INPUT, HIDDEN).field
     y0 = torch.randn(BATCH, HIDDEN, generator=torch.Generator().manual_seed(0)).requires_grad_()
     drive = field.rest(y0).detach()
     solver = lapse.Adaptive(lapse.DOPRI5, rtol=1e-4, atol=1e-6)
@@ -369,7 +369,7 @@ def roofline(s: Settings) -> Iterator[Line]:
 
 def latency(s: Settings) -> Iterator[Line]:
     """One event through an ODE-LSTM."""
-    cell = cells.ODELSTMCell(4, HIDDEN)
+    cell = recurrent.ODELSTMCell(4, HIDDEN)
     x, span, state = torch.randn(1, 4), torch.rand(1), cell.initial_state(1)
 
     def run(step: Callable[..., object]) -> Run:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import lapse
-from lapse.kernels import FUSED
+from lapse.kernels import native
 from lapse.tasks.files import search_folders
 
 
@@ -23,6 +23,6 @@ def describe(data_dir: Path | None = None) -> dict[str, str]:
         **{name: importlib.metadata.version(name) for name in ("torch", "numpy", "lightning", "pandas")},
         "cores": str(os.cpu_count()),
         "torch threads": str(torch.get_num_threads()),
-        "fused cells": ", ".join(cell.__name__ for cell in FUSED),
+        "fused kernels": "none" if native.library() is None else native.level(),
         "data searched": ", ".join(str(folder) for folder in search_folders(data_dir)),
     }

@@ -1,8 +1,9 @@
-"""How figures look: one colour and one dash a model, the same wherever the model is drawn.
+"""How figures look: one colour and one dash per model, the same wherever the model is drawn.
 
-Colours are Paul Tol's "muted" scheme, which stays apart under the common colour blindnesses, with black for the
-ODE-LSTM and a mid grey for the plain LSTM; the dash tells the family, so that no curve hangs on its colour alone. This
-module imports nothing of lapse, and matplotlib only to draw.
+A model brings its look as a class attribute. The colours of the library's own are Paul Tol's "muted" scheme,
+which stays apart under the common colour blindnesses, with black for the ODE-LSTM and a mid grey for the
+ordinary LSTM; on a dark ground they are the same hues, lifted. The dash tells the family, so that no curve is
+told by its colour alone. This module imports nothing of lapse, and matplotlib only to draw.
 """
 
 from __future__ import annotations
@@ -20,29 +21,19 @@ SOLID, DASHED, DOTTED = "-", (0, (5, 1.5)), (0, (1.2, 1.2))
 
 @dataclass(frozen=True)
 class Look:
-    """A model in a figure."""
+    """How a model is drawn.
 
-    label: str
+    Args:
+        colour: Its colour on a light ground.
+        dark: Its colour on a dark ground.
+        dash: Its dash as matplotlib takes it: solid if the state follows an ODE, dashed if it decays, dotted if
+            nothing happens to it between observations, or a clock does.
+    """
+
     colour: str
+    dark: str
     dash: Any
 
-
-# Solid: the state follows an ODE. Dashed: it decays. Dotted: nothing happens to it between observations, or a clock.
-MODELS: dict[str, Look] = {
-    "ode-rnn": Look("ODE-RNN", "#CC6677", SOLID),
-    "ct-rnn": Look("CT-RNN", "#332288", SOLID),
-    "lstm": Look("Augmented LSTM", "#7F7F7F", DOTTED),
-    "ct-gru": Look("CT-GRU", "#117733", DASHED),
-    "rnn-decay": Look("RNN-Decay", "#999933", DASHED),
-    "bidirectional": Look("LSTM + ODE-RNN", "#882255", SOLID),
-    "gru-d": Look("GRU-D", "#88CCEE", DASHED),
-    "phased-lstm": Look("Phased LSTM", "#AA4499", DOTTED),
-    "gru-ode": Look("GRU-ODE", "#44AA99", SOLID),
-    "ct-lstm": Look(
-        "CT-LSTM", "#C9A227", DASHED
-    ),  # Tol's sand, darkened: the original is too pale for a line
-    "ode-lstm": Look("ODE-LSTM", "#000000", SOLID),
-}
 
 # For curves that are not models (a tolerance, a bias, a regime): Tol's "bright", again safe, in this order.
 SERIES: tuple[str, ...] = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#66CCEE", "#CCBB44")

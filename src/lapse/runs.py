@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 import lapse
 from lapse.models import ModelConfig, SequenceModel
+from lapse.models.registry import find
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import with_absent_fields, without_absent_fields
 from lapse.tasks import TASKS, Splits, Task
@@ -82,13 +83,6 @@ def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:
     """
     if task.paper is None:
         raise ValueError(f"task {task.name!r} is not in the paper; use the default preset")
-    solver = {
-        "ode-rnn": "rk4",
-        "ct-rnn": "rk4",
-        "bidirectional": "rk4",
-        "gru-ode": "euler",
-        "ode-lstm": "euler",
-    }
     train = TrainConfig(
         seed=seed,
         epochs=task.paper.epochs,
@@ -102,7 +96,7 @@ def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:
         schedule="constant",
         warmup=0.0,
     )
-    options = {"solver": solver[model]} if model in solver else {}
+    options = dict(find(model).paper_options)
     return RunConfig(task.name, model, "paper", task.paper.hidden_size, model_options=options, train=train)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapse.models import MODELS
+from lapse.models.registry import find
 from lapse.runs import RunBusy, RunConfig, hold, objective_of, run_without_test
 from lapse.solvers import SolverError
 from lapse.tasks import TASKS
@@ -56,7 +56,7 @@ def space_for(model: str) -> Space:
         "hidden_size": Choice((32, 64, 128)),
         "train.median_gap": Choice((True, False)),
     }
-    forms = getattr(MODELS[model], "forms", None)
+    forms = find(model).forms
     return space | {"form": Choice(tuple(forms))} if forms else space
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lapse.cells.fields import DampedTanhField
+from lapse.recurrent.fields import DampedTanhField
 from lapse.solvers import DOPRI5, Adaptive, Adjoint, FixedStep, Solver, SolverError
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lapse.cells import Cell, State
 from lapse.gradients.theorems import irregular_batch, make_layer
+from lapse.recurrent import Cell, State
 
 # What a reader of Table 1 asks about beside the output: the states that hold the past.
 MEMORIES = ("c", "traces")
@@ -61,5 +61,5 @@ def _after(cell: Cell, observations: int, seed: int) -> State:
     batch = irregular_batch(1, observations, cell.input_size, seed=seed)
     state = cell.initial_state(1, dtype=torch.float64)
     for x, gap in zip(batch["input"].unbind(1), batch["timespans"].unbind(1), strict=True):
-        _, state = cell.step(cell.prepare(x, None), state, gap)
+        _, state = cell.step(cell.step_input(x, None), state, gap)
     return state

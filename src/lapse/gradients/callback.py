@@ -8,10 +8,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from lapse.cells import Cell
-from lapse.cells.lstm import LSTMGates
 from lapse.gradients.flow import Behaviour, ErrorFlow, StateRecorder
 from lapse.gradients.theorems import forget_bias_for
+from lapse.recurrent.cell import Cell, LSTMGates
 
 
 class ErrorFlowWarning(UserWarning):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lapse.cells import Cell
 from lapse.gradients import figures
 from lapse.gradients.adjoint import adjoint_gap, damped_field, memory_gap
 from lapse.gradients.between import between_observations
@@ -31,6 +30,7 @@ from lapse.gradients.theorems import (
     refinement,
 )
 from lapse.models import MODELS
+from lapse.recurrent import Cell
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, FixedStep
 
 if TYPE_CHECKING:

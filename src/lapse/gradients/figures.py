@@ -13,7 +13,8 @@ from lapse.gradients.between import Interval
 from lapse.gradients.jacobians import LemmaGap
 from lapse.gradients.surfaces import Surface
 from lapse.gradients.theorems import Growth, LagFlow, MemoryFlow, Refinement
-from lapse.palette import COLUMN_WIDTH, MODELS, PAGE_WIDTH, SERIES
+from lapse.models.registry import label_of, look_of
+from lapse.palette import COLUMN_WIDTH, PAGE_WIDTH, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,10 +43,16 @@ def error_flow(flows: Sequence[LagFlow], gap: float) -> Figure:
     figure, axes = _panel(3.5)
     low, high = FLOW_LIMITS
     for flow in flows:
-        look = MODELS[flow.model]
+        look = look_of(flow.model)
         median = flow.median(gap)
         lags = torch.arange(len(median))
-        axes.plot(lags, median.clamp_min(low / 10), color=look.colour, linestyle=look.dash, label=look.label)
+        axes.plot(
+            lags,
+            median.clamp_min(low / 10),
+            color=look.colour,
+            linestyle=look.dash,
+            label=label_of(flow.model),
+        )
         lower, upper = (edge.clamp_min(low / 10) for edge in flow.quartiles(gap))
         axes.fill_between(lags, lower, upper, color=look.colour, alpha=0.12, linewidth=0)
     axes.axhline(1.0, color="#555555", linewidth=0.6)
@@ -60,7 +67,7 @@ def flow_by_gap(flows: Sequence[LagFlow], lag: int) -> Figure:
     figure, axes = _panel(2.9)
     low, high = FLOW_LIMITS
     for place, flow in enumerate(reversed(flows)):
-        look = MODELS[flow.model]
+        look = look_of(flow.model)
         values = [float(flow.median(gap)[lag].clamp(low, high)) for gap in flow.by_gap]
         axes.plot(values, [place] * len(values), color=look.colour, linewidth=0.8)
         for gap_index, value in enumerate(values):
@@ -69,7 +76,7 @@ def flow_by_gap(flows: Sequence[LagFlow], lag: int) -> Figure:
                 value, place, MARKERS[gap_index], color=look.colour, markerfacecolor=filled, markersize=4.5
             )
     axes.axvline(1.0, color="#555555", linewidth=0.6)
-    axes.set_yticks(range(len(flows)), [MODELS[flow.model].label for flow in reversed(flows)])
+    axes.set_yticks(range(len(flows)), [label_of(flow.model) for flow in reversed(flows)])
     axes.set(xscale="log", xlim=(low / 3, high * 3))
     axes.set_xlabel(rf"$|\partial L/\partial s|$ at lag {lag}, 1 at lag 0")
     for gap_index, gap in enumerate(flows[0].by_gap):
@@ -85,7 +92,7 @@ def teaching_signal(signals: Mapping[str, Tensor]) -> Figure:
     """Figure 2, left: the gradient of a classification loss on its way back through the events."""
     figure, axes = _panel(2.3)
     for model, signal in signals.items():
-        look = MODELS[model]
+        look = look_of(model)
         events = -torch.arange(len(signal))
         axes.plot(
             events,
@@ -94,7 +101,7 @@ def teaching_signal(signals: Mapping[str, Tensor]) -> Figure:
             linestyle=look.dash,
             marker="o",
             markersize=2.5,
-            label=look.label,
+            label=label_of(model),
         )
     axes.axhline(1.0, color="#555555", linewidth=0.6)
     axes.set(
@@ -116,7 +123,7 @@ def loss_surfaces(surfaces: Mapping[str, Surface]) -> Figure:
         grid = surface.extents.numpy()
         filled = axes.contourf(grid, grid, surface.losses.T.numpy(), levels=14, cmap="viridis")
         axes.plot(0, 0, "+", color="white", markersize=6)
-        axes.set(title=f"{MODELS[model].label}: RMS slope {surface.mean_slope:.2g}", aspect="equal")
+        axes.set(title=f"{label_of(model)}: RMS slope {surface.mean_slope:.2g}", aspect="equal")
         axes.grid(visible=False)
         figure.colorbar(filled, ax=axes, shrink=0.8, label="loss (nats)" if axes is panels[-1] else "")
     panels[0].set_ylabel("along (relative change)")
@@ -132,12 +139,12 @@ def intervals(between: Sequence[Interval]) -> Figure:
     figure = Figure(figsize=(COLUMN_WIDTH, 0.4 + 0.95 * rows))
     panels = figure.subplots(rows, 3, sharex=True, squeeze=False)
     for axes, interval in zip(panels.flat, between, strict=False):
-        look = MODELS[interval.model]
+        look = look_of(interval.model)
         axes.plot(interval.times, interval.output, color=look.colour, linewidth=0.9)
         if interval.memory is not None:
             axes.plot(interval.times, interval.memory, color=look.colour, linewidth=0.7, linestyle=DASHES[1])
         axes.set_title(
-            look.label, fontsize=6.5, loc="left", x=-0.3
+            label_of(interval.model), fontsize=6.5, loc="left", x=-0.3
         )  # over the tick labels: the names are long
         axes.tick_params(labelsize=6)
     for axes in panels.flat[len(between) :]:

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lapse.cells import Cell, State
 from lapse.kernels import backend
-from lapse.layers import RNN
-from lapse.walk import Walk
+from lapse.kernels.walk import Walk
+from lapse.recurrent import RNN, Cell, State
 
 Behaviour = Literal["vanishes", "explodes", "steady"]
 

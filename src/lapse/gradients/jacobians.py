@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lapse.cells import Cell, State
-from lapse.cells.fields import DampedTanhField, TanhField
+from lapse.recurrent import Cell, State
+from lapse.recurrent.fields import DampedTanhField, TanhField
 from lapse.solvers import Tableau
 
 
@@ -31,8 +31,8 @@ def state_jacobian(
     """How the state after an observation depends on the state before it, (B, M, N), by automatic differentiation.
 
     ``of`` and ``wrt`` name the states to take, all by default: ``of=["c"], wrt=["c"]`` is the memory path of an LSTM.
-    ``input`` is what ``cell.step`` takes, that is, ``cell.prepare(x, observed)``. Works for any cell under any solver
-    but ``Adjoint``, whose backward pass is not the derivative of the steps taken.
+    ``input`` is what ``cell.step`` takes, that is, ``cell.step_input(x, observed)``. Works for any cell under
+    any solver but ``Adjoint``, whose backward pass is not the derivative of the steps taken.
     """
     targets, sources = _places(cell, of, "of"), _places(cell, wrt, "wrt")
 
@@ -67,11 +67,11 @@ def jacobians_along(cell: Cell, input: Tensor, timespans: Tensor) -> list[Tensor
     """
     steps = list(zip(input.unbind(1), timespans.unbind(1), strict=True))
     x, gap = steps[0]
-    _, state = cell.step(cell.prepare(x, None), cell.initial_state(1, dtype=x.dtype), gap)
+    _, state = cell.step(cell.step_input(x, None), cell.initial_state(1, dtype=x.dtype), gap)
     names = [name for name, part in zip(cell.state_names, state, strict=True) if part.requires_grad]
     jacobians = []
     for x, gap in steps[1:]:
-        state, prepared = tuple(part.detach() for part in state), cell.prepare(x, None)
+        state, prepared = tuple(part.detach() for part in state), cell.step_input(x, None)
         jacobians.append(state_jacobian(cell, prepared, state, gap, of=names, wrt=names)[0])
         _, state = cell.step(prepared, state, gap)
     return jacobians

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lapse.gradients.flow import error_flow
 from lapse.gradients.surfaces import Surface, loss_surface
-from lapse.layers import RNN
+from lapse.recurrent import RNN
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lapse.cells import Cell, CTRNNCell, State
-from lapse.cells.lstm import LSTMGates
 from lapse.gradients.flow import error_flow
 from lapse.gradients.jacobians import state_jacobian
-from lapse.layers import ODELSTM, RNN
-from lapse.models import MODELS
+from lapse.models import registry
+from lapse.recurrent import ODELSTM, RNN, Cell, CTRNNCell, State
+from lapse.recurrent.cell import LSTMGates
 from lapse.solvers import DOPRI5, EULER, RK4, Adaptive, FixedStep, Solver
 
 # Not 0: step control looks at the error of the state alone, and a state at rest has none, so that an adaptive solver
@@ -135,7 +134,8 @@ def start_near_zero(cell: Cell, *, forget_bias: float = 1.0) -> None:
     gates = getattr(cell, "gates", None)
     if not isinstance(gates, LSTMGates):
         raise TypeError(
-            f"Theorem 3 speaks of an LSTM's gates, and {type(cell).__name__} has none; use a cell of lapse.cells.lstm"
+            f"Theorem 3 speaks of an LSTM's gates, and {type(cell).__name__} has none; "
+            "use an LSTM, for example `lapse.recurrent.ODELSTMCell`"
         )
     size = cell.hidden_size
     with torch.no_grad():
@@ -184,10 +184,8 @@ def irregular_batch(
 
 def make_layer(model: str, input_size: int, hidden_size: int, *, seed: int = 0) -> RNN:
     """A layer of the registry in float64 with the weights it starts from."""
-    if model not in MODELS:
-        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
+    make: Callable[[int, int], RNN] = registry.find(model)  # every entry brings its own cell
     torch.manual_seed(seed)
-    make: Callable[[int, int], RNN] = MODELS[model]  # every entry brings its own cell
     return make(input_size, hidden_size).double()
 
 

@@ -7,32 +7,33 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from lapse.cells import AugmentedLSTMCell, Cell, State
+from lapse.kernels.contract import CellLike, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.fused import recompute as recompute
+from lapse.kernels.prepared import has_program
 from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import Choices, Setting
 from lapse.kernels.single import step as step
-from lapse.kernels.steps import STEPS
-from lapse.kernels.torch_lstm import TorchLSTM
-from lapse.walk import Walk
+from lapse.kernels.walk import Walk
 
 
 class Kernel(Protocol):
-    """A fused loop for one type of cell, with the reference's signature."""
+    """A fast loop over time with the signature of the reference."""
 
     def __call__(
         self, cell: Any, input: Tensor, state: State | None, timespans: Tensor, walk: Walk, /
     ) -> tuple[Tensor, State] | None:
-        """None where it does not cover the call: solver, dtype, device, kind of differentiation."""
+        """The outputs and final states; None if the kernel does not cover the call.
+
+        What a kernel may not cover: the solver, the number type, the device, the kind of differentiation.
+        """
         ...
 
 
 Backend = Literal["auto", "fused", "reference"]
 
-# A fused kernel serves exactly one type of cell: a subclass may compute something else. The first that covers a call.
-FUSED: dict[type[Cell], tuple[Kernel, ...]] = dict.fromkeys(STEPS, (Fused(),))
-FUSED[AugmentedLSTMCell] += (TorchLSTM(),)  # where there is no compiler, and on other devices
+# The kernels that run the program of any cell. A cell's own ones, its class attribute `kernels`, are tried after them.
+KERNELS: tuple[Kernel, ...] = (Fused(),)
 
 _backend: Choices[Backend] = Choices("auto")
 
@@ -54,14 +55,23 @@ class backend(Setting[Backend]):
         super().__init__(_backend, name)
 
 
+def kernels_of(cell: CellLike) -> tuple[Kernel, ...]:
+    """The kernels to try for a cell, in this order.
+
+    They serve the very class that declares them: a subclass may compute something else.
+    """
+    own: tuple[Kernel, ...] = vars(type(cell)).get("kernels", ())
+    return (*KERNELS, *own) if has_program(cell) else own
+
+
 def unroll(
-    cell: Cell, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
 ) -> tuple[Tensor, State]:
     """Run ``cell`` along a batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
         return unroll_reference(cell, input, state, timespans, walk)
     choice = _backend.get()
-    for kernel in FUSED.get(type(cell), ()) if choice != "reference" else ():
+    for kernel in kernels_of(cell) if choice != "reference" else ():
         if (result := kernel(cell, input, state, timespans, walk)) is not None:
             return result
     if choice == "fused":

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapse.cells import Cell, State
 from lapse.kernels import native
+from lapse.kernels.contract import CellLike, State, zero_state
 from lapse.kernels.plain import plain_autograd, plain_tensor
 from lapse.kernels.prepared import Prepared, prepare
 from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
 from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import Choices, Setting
+from lapse.kernels.walk import Walk
 from lapse.kernels.workspace import borrow
 from lapse.solvers import not_finite
-from lapse.walk import Walk
 
 BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of fewer rows are slower
 SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
@@ -48,7 +48,7 @@ class recompute(Setting[int]):
 class _Job:
     """What a call needs beside its tensors."""
 
-    cell: Cell
+    cell: CellLike
     program: Program
     plan: native.Plan
     walk: Walk
@@ -70,18 +70,18 @@ class _Job:
 
 
 class Fused:
-    """The fused loop for one type of cell."""
+    """The fused loop, for every cell that has a program."""
 
-    def covers(self, cell: Cell, input: Tensor, state: State, timespans: Tensor) -> bool:
+    def covers(self, cell: CellLike, input: Tensor, state: State, timespans: Tensor) -> bool:
         return self._tensors(*prepare(cell), input, state, timespans) is not None
 
     def __call__(
-        self, cell: Cell, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+        self, cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
     ) -> tuple[Tensor, State] | None:
         prepared, parts = prepare(cell)
         if state is None:
             # Zeros the library makes by itself.
-            zeros = getattr(cell.initial_state, "__func__", None) is Cell.initial_state
+            zeros = getattr(cell.initial_state, "__func__", None) is zero_state
             state = () if zeros else initial_state(cell, input, walk)
         tensors = self._tensors(prepared, parts, input, state, timespans)
         if tensors is None or prepared.program is None or not _fits(walk, input, state, timespans):
@@ -109,7 +109,7 @@ class Fused:
         tensors = prepared.tensors(parts)
         if tensors is None or prepared.program is None:
             return None
-        ports = (prepared.program.input, *prepared.program.states)
+        ports = (prepared.program.input_port, *prepared.program.states)
         if any(t.shape[-1] != port.row_stride for t, port in zip((input, *state), ports, strict=False)):
             return None
         given = (input, timespans, *state, *tensors)
@@ -203,7 +203,7 @@ def _contiguous(grad: Tensor) -> Tensor:
 
 
 class _Loop(nn.Module):
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: CellLike) -> None:
         super().__init__()
         self.cell = cell
 

@@ -173,7 +173,7 @@ class Plan:
             ]
         )
         states = _flat([_port(p) for p in program.states])
-        port = _flat([_port(program.input)])
+        port = _flat([_port(program.input_port)])
         unread = (ints * len(program.unread))(*program.unread)
         self.handle = ctypes.c_void_p(
             self.function("plan")(

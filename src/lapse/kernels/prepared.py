@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,18 +17,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from lapse.cells import Cell
 from lapse.kernels import native
-from lapse.kernels.steps import STEPS
+from lapse.kernels.builder import Builder, NotCovered
+from lapse.kernels.contract import CellLike
+from lapse.kernels.program import Program
 
 
 class Prepared:
     """A cell's program for its settings and parts, which it holds weakly: the cell is its key, and may hang on them."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: CellLike) -> None:
         named = dict(cell.named_modules())  # the cell itself comes first
         index = {name: i for i, name in enumerate(named)}
-        self.settings = settings_of(cell)
+        self.setting_names = _setting_names(cell)
+        self.settings = self._settings_of(cell)
         self.parts = [
             (index[name.rpartition(".")[0]], name.rpartition(".")[2], weakref.ref(part), type(part))
             for name, part in named.items()
@@ -37,8 +39,7 @@ class Prepared:
         self.children = [len(part._modules) for part in named.values()]
         # A part of another class, be it one of ours, may do anything.
         usual = {name: type(part) for name, part in named.items()} == _kinds(type(cell))
-        program = STEPS[type(cell)](cell) if usual else None
-        self.program = program and program.finish()
+        self.program = program = written(cell) if usual else None
         self.shapes = [] if program is None else program.tensor_shapes()
         names = [] if program is None else program.tensors
         self.places = [_place(named, name) for name in names]
@@ -47,11 +48,15 @@ class Prepared:
         self.plain = [-1] * len(named)  # how many attributes each part had when it was last seen to be plain
         self._plans: dict[torch.dtype, native.Plan] = {}
 
-    def parts_of(self, cell: Cell) -> list[nn.Module] | None:
+    def _settings_of(self, cell: CellLike) -> tuple[object, ...]:
+        own = vars(cell)
+        return tuple([own.get(name) for name in self.setting_names])
+
+    def parts_of(self, cell: CellLike) -> list[nn.Module] | None:
         """The cell and its parts; None if they are not what this was made of."""
-        if settings_of(cell) != self.settings:
+        if self._settings_of(cell) != self.settings:
             return None
-        parts: list[nn.Module] = [cell]
+        parts: list[Any] = [cell]
         for parent, name, then, kind in self.parts:
             part = parts[parent]._modules.get(name)
             kept: bool = then() is part
@@ -106,8 +111,20 @@ def _methods(kind: type[nn.Module]) -> frozenset[str]:
     return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
 
+def _setting_names(cell: CellLike) -> tuple[str, ...]:
+    """The attributes of a cell that its program may depend on: it is written anew when one of them has changed."""
+    return tuple(
+        name
+        for name, value in vars(cell).items()
+        if name != "training"
+        and name[0] != "_"
+        and isinstance(value, Hashable)
+        and not isinstance(value, Tensor)
+    )
+
+
 @functools.cache
-def _kinds(cell_type: type[Cell]) -> dict[str, type[nn.Module]]:
+def _kinds(cell_type: Callable[[int, int], CellLike]) -> dict[str, type[nn.Module]]:
     """The classes of a cell's parts, as its constructor makes them."""
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         return {name: type(part) for name, part in cell_type(1, 1).named_modules()}
@@ -124,10 +141,10 @@ def _place(named: dict[str, nn.Module], name: str) -> tuple[int, Callable[[Any],
     return 0, operator.attrgetter(name)
 
 
-_prepared: WeakKeyDictionary[Cell, Prepared] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[CellLike, Prepared] = WeakKeyDictionary()
 
 
-def prepare(cell: Cell) -> tuple[Prepared, list[nn.Module]]:
+def prepare(cell: CellLike) -> tuple[Prepared, list[nn.Module]]:
     """What was made of a cell, made anew if it has changed, and the cell's parts."""
     kept = _prepared.get(cell)
     parts = None if kept is None else kept.parts_of(cell)
@@ -137,6 +154,18 @@ def prepare(cell: Cell) -> tuple[Prepared, list[nn.Module]]:
     return kept, parts
 
 
-def settings_of(cell: Cell) -> tuple[object, ...]:
-    """What a program is made for beside the shapes: it is made anew when one of these has been changed."""
-    return tuple([vars(cell).get(name) for name in ("solver", "ratio_on", "leak", "timescales")])
+def has_program(cell: CellLike) -> bool:
+    """Whether the cell's very class has a program: a subclass that inherits one may compute something else."""
+    return "program" in vars(type(cell))
+
+
+def written(cell: Any) -> Program | None:
+    """The program of a cell; None if it has none, or if the operations do not cover it."""
+    if not has_program(cell):
+        return None
+    builder = Builder()
+    try:
+        cell.program(builder)
+    except NotCovered:
+        return None
+    return builder.finish()

@@ -1,13 +1,14 @@
 """A cell's step as data for the fused loop: registers, parameters and a list of operations.
 
-The operations are those of ``csrc/ops.h``, each with a hand-written backward; ``lapse.kernels.steps`` puts them
-together, one function a cell. What is left to work out here is bookkeeping: which operation is the first to write
-an adjoint in the backward pass (it stores) and which ones come after it (they add), and what the tape must hold.
+The operations are those of ``csrc/ops.h``, each with a hand-written backward; the `program`
+methods of the cells put them together. What is left to work out here is bookkeeping: which operation is the
+first to write an adjoint in the backward pass (it stores) and which ones come after it (they add), and what the
+tape must hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -125,14 +126,15 @@ class Port:
 
 
 class Program:
-    """The step of one cell, written by calling ``register``, ``vector``, ``matrix`` and ``emit``."""
+    """The step of one cell, written by calling `input`, `state`, `register`, `vector`, `matrix` and `emit`."""
 
-    def __init__(self, input_size: int, input_segments: int = 1) -> None:
+    input_port: Port
+
+    def __init__(self) -> None:
         self.registers: list[int] = []  # their sizes
         self.saved: set[int] = set()  # those that the tape holds
-        self.homes: list[
-            int
-        ] = []  # whose place each one's adjoint shares: its own, or that of one done with before
+        # Whose place each one's adjoint shares: its own, or that of a register that is done with before.
+        self.homes: list[int] = []
         self.ops: list[Op] = []
         self.parameters: list[Parameter] = []
         self.tensors: list[str] = []
@@ -140,8 +142,12 @@ class Program:
         self.unread: list[int] = []
         self.solver_steps = 0
         self.multiplications = 0  # a row's products in one step, to tell small calls from large ones
-        self.input_register = self.register(input_size, input_segments)
-        self.input = Port(self.input_register, input_segments, input_size * input_segments, input_size)
+
+    def input(self, size: int, segments: int = 1) -> int:
+        """The first of ``segments`` registers that the input (B, size · segments) is spread over."""
+        register = self.register(size, segments)
+        self.input_port = Port(register, segments, size * segments, size)
+        return register
 
     def register(self, size: int, count: int = 1) -> int:
         """The first of ``count`` new registers."""
@@ -181,10 +187,25 @@ class Program:
         return len(self.parameters) - 1
 
     def emit(
-        self, name: str, *registers: int, silent: tuple[int, ...] = (), **options: Sequence[float]
+        self,
+        name: str,
+        *registers: int,
+        parameters: Sequence[int] = (),
+        numbers: Sequence[float] = (),
+        groups: Mapping[int, int] | None = None,
+        silent: tuple[int, ...] = (),
     ) -> None:
-        parameters = [int(p) for p in options.get("parameters", ())]
-        self.ops.append(Op(name, list(registers), parameters, options.get("numbers", ()), silent=silent))
+        """Add an operation.
+
+        Args:
+            name: One of `KINDS`.
+            registers: Its operands; ``register | BEFORE`` is a state before the step.
+            parameters: Its parameters, as `vector` and `matrix` number them.
+            numbers: Its constants.
+            groups: By operand, how many registers side by side it stands for, if more than one.
+            silent: The operands that this use of the operation does not differentiate.
+        """
+        self.ops.append(Op(name, list(registers), list(parameters), numbers, dict(groups or {}), silent))
 
     def linear(self, y: int, *terms: tuple[int, int], bias: int = NONE, base: int = NONE) -> None:
         """y = base + b + Σ W x, over terms (x, W) with matrices of equal rows and segments."""
@@ -226,7 +247,7 @@ class Program:
         return self
 
     def _inputs(self) -> range:
-        return range(self.input.register, self.input.register + self.input.segments)
+        return range(self.input_port.register, self.input_port.register + self.input_port.segments)
 
     def _choose_homes(self, fixed: set[int]) -> None:
         """An adjoint is done with once the operation that made its register is; fewer places stay in the cache."""

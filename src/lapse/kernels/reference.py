@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapse.cells import Cell, State
+from lapse.kernels.contract import CellLike, State
+from lapse.kernels.walk import Walk
 from lapse.solvers import SolverError
-from lapse.walk import Walk
 
 
-def initial_state(cell: Cell, input: Tensor, walk: Walk) -> State:
+def initial_state(cell: CellLike, input: Tensor, walk: Walk) -> State:
     """The cell's own, a row for each row of the batch."""
     return cell.initial_state(walk.batch_sizes[0], device=input.device, dtype=input.dtype)
 
 
 def unroll(
-    cell: Cell, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
 ) -> tuple[Tensor, State]:
     """Run ``cell`` along the rows of a batch, as ``walk`` lays them out.
 

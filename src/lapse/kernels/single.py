@@ -15,12 +15,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from lapse.cells import Cell, State
 from lapse.kernels import native
+from lapse.kernels.contract import CellLike, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.plain import plain_autograd, plain_tensor
-from lapse.kernels.prepared import prepare
-from lapse.kernels.steps import STEPS
+from lapse.kernels.prepared import has_program, prepare
 from lapse.solvers import not_finite
 
 _FUSED = Fused()
@@ -29,7 +28,7 @@ _FUSED = Fused()
 class _Ready:
     """A cell made ready for steps of one batch size and dtype."""
 
-    def __init__(self, cell: Cell, rows: int, dtype: torch.dtype) -> None:
+    def __init__(self, cell: CellLike, rows: int, dtype: torch.dtype) -> None:
         self.prepared, parts = prepare(cell)
         program, tensors = self.prepared.program, self.prepared.tensors(parts)
         assert program is not None
@@ -57,7 +56,7 @@ class _Ready:
         self.comparison = (*[ctypes.addressof(buffer) for buffer in self.buffers], count)
         self.same = self.plan.library.lapse_same
         self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
-        self.shapes = [(rows, program.input.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
+        self.shapes = [(rows, program.input_port.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
         self.packed = torch.empty(self.plan.packed_size, dtype=dtype)
         self.unpacked: list[Tensor] | None = [t.contiguous() for t in tensors]
         self.parameters = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in self.unpacked])
@@ -76,7 +75,7 @@ class _Ready:
     def _weights(self, parts: list[nn.Module]) -> list[Tensor]:
         return [t for i, place, key in self.keys if (t := vars(parts[i])[place][key]) is not None]
 
-    def serves(self, cell: Cell, input: Tensor) -> bool:
+    def serves(self, cell: CellLike, input: Tensor) -> bool:
         """Whether the cell is what it was, down to the bits of its weights: not every change counts a version up."""
         parts = self.prepared.parts_of(cell)
         if len(input) != self.rows or input.dtype is not self.dtype or not self.whole:
@@ -105,12 +104,12 @@ class _Ready:
         return final[0], final
 
 
-_ready: WeakKeyDictionary[Cell, _Ready] = WeakKeyDictionary()
+_ready: WeakKeyDictionary[CellLike, _Ready] = WeakKeyDictionary()
 
 
-def step(cell: Cell, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
+def step(cell: CellLike, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
     """``cell.step`` by the fused path where no gradient is asked for and a kernel covers the call."""
-    if type(cell) not in STEPS or torch.is_grad_enabled() or not plain_autograd():
+    if not has_program(cell) or torch.is_grad_enabled() or not plain_autograd():
         return cell.step(input, state, timespan)
     ready = _ready.get(cell)
     if ready is None or not ready.serves(cell, input):

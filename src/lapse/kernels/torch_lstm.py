@@ -1,35 +1,39 @@
-"""The augmented LSTM on torch's own fused LSTM."""
+"""Torch's own fused LSTM, for a cell whose program is one LSTM on the input and the gap."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from lapse.cells import AugmentedLSTMCell, State
+from lapse.kernels.contract import CellLike, State
 from lapse.kernels.plain import plain_autograd
 from lapse.kernels.prepared import prepare
 from lapse.kernels.reference import initial_state
-from lapse.walk import Walk
+from lapse.kernels.walk import Walk
 
 
 class TorchLSTM:
-    """``nn.LSTM``'s own kernel, fed the gap as one more input."""
+    """The kernel of `nn.LSTM`, fed the gap as one more input.
+
+    It serves a cell whose program has three tensors: the weights of the input, those of the state, and the bias.
+    """
 
     def __call__(
         self,
-        cell: AugmentedLSTMCell,
+        cell: CellLike,
         input: Tensor,
         state: State | None,
         timespans: Tensor,
         walk: Walk,
     ) -> tuple[Tensor, State] | None:
         prepared, parts = prepare(cell)
-        if not plain_autograd() or prepared.tensors(parts) is None:
+        tensors = prepared.tensors(parts)
+        if not plain_autograd() or tensors is None:
             return None
         x = torch.cat([walk.gather(input), walk.gather(timespans).unsqueeze(-1)], -1)
         batch_sizes = walk.batch_sizes
-        gates = cell.gates
-        weights = [gates.weight_ih, gates.weight_hh, gates.bias, torch.zeros_like(gates.bias)]
+        weight_ih, weight_hh, bias = tensors
+        weights = [weight_ih, weight_hh, bias, torch.zeros_like(bias)]
         hx = [s.unsqueeze(0) for s in state or initial_state(cell, input, walk)]
         rest = (
             weights,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lapse.models.registry import MODELS
+from lapse.models.registry import find
 from lapse.sequences import Sequences
 from lapse.solvers import SOLVERS
 
@@ -31,8 +31,7 @@ class ModelConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        find(self.model)
         if self.readout not in ("last", "every"):
             raise ValueError(f"readout must be 'last' or 'every', got {self.readout!r}")
         try:

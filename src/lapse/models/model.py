@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapse import layers
 from lapse.models.config import ModelConfig
-from lapse.models.registry import MODELS
+from lapse.models.registry import find
+from lapse.recurrent import Hidden
 from lapse.sequences import Batch, Sequences, Standardizer
 
 
@@ -35,8 +35,8 @@ class SequenceModel(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        layer_type = MODELS[config.model]
-        self._mask_as_input = config.missing and layer_type is not layers.GRUD
+        layer_type = find(config.model)
+        self._mask_as_input = config.missing and not layer_type.takes_missing
         width = config.input_size * (2 if self._mask_as_input else 1)
         self.layer = layer_type(width, config.hidden_size, config.num_layers, **config.options)
         directions = 2 if self.layer.bidirectional else 1
@@ -60,7 +60,7 @@ class SequenceModel(nn.Module):
             if scaler.static_mean is not None:
                 self.static_mean.copy_(torch.as_tensor(scaler.static_mean))
                 self.static_scale.copy_(torch.as_tensor(scaler.static_scale))
-        elif isinstance(self.layer, layers.GRUD):
+        elif self.layer.takes_missing:
             self.layer.set_input_mean(mean)  # what its missing features fade to
         if median_gap:
             self.time_unit.fill_(train.median_gap)
@@ -83,7 +83,7 @@ class SequenceModel(nn.Module):
         prediction: Tensor = self.readout(self._with_static(features, batch))
         return prediction
 
-    def _last(self, h_n: layers.Hidden) -> Tensor:
+    def _last(self, h_n: Hidden) -> Tensor:
         """The top layer's output after each row's last step, both directions side by side: (B, H · directions)."""
         h = h_n[0] if isinstance(h_n, tuple) else h_n
         top = h[-2:] if self.layer.bidirectional else h[-1:]

@@ -1,20 +1,59 @@
-"""The layers by name."""
+"""The models by name."""
 
 from __future__ import annotations
 
-from lapse import layers
+import colorsys
+import hashlib
+
+from lapse import recurrent
+from lapse.palette import DASHED, DOTTED, SOLID, Look
 
 # The eleven of the paper's tables, in their order; ours last.
-MODELS: dict[str, type[layers.RNN]] = {
-    "ode-rnn": layers.ODERNN,
-    "ct-rnn": layers.CTRNN,
-    "lstm": layers.AugmentedLSTM,
-    "ct-gru": layers.CTGRU,
-    "rnn-decay": layers.RNNDecay,
-    "bidirectional": layers.CoupledLSTMODERNN,
-    "gru-d": layers.GRUD,
-    "phased-lstm": layers.PhasedLSTM,
-    "gru-ode": layers.GRUODE,
-    "ct-lstm": layers.CTLSTM,
-    "ode-lstm": layers.ODELSTM,
+MODELS: dict[str, type[recurrent.RNN]] = {
+    "ode-rnn": recurrent.ODERNN,
+    "ct-rnn": recurrent.CTRNN,
+    "lstm": recurrent.AugmentedLSTM,
+    "ct-gru": recurrent.CTGRU,
+    "rnn-decay": recurrent.RNNDecay,
+    "bidirectional": recurrent.CoupledLSTMODERNN,
+    "gru-d": recurrent.GRUD,
+    "phased-lstm": recurrent.PhasedLSTM,
+    "gru-ode": recurrent.GRUODE,
+    "ct-lstm": recurrent.CTLSTM,
+    "ode-lstm": recurrent.ODELSTM,
 }
+
+
+def find(name: str) -> type[recurrent.RNN]:
+    """The layer of a model.
+
+    Args:
+        name: Its name in `MODELS`.
+    """
+    if name not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
+    return MODELS[name]
+
+
+def label_of(name: str) -> str:
+    """What a model is called in tables and figures: its class's own `label`, or the name of the class."""
+    layer = find(name)
+    label: str = vars(layer).get("label", layer.__name__)
+    return label
+
+
+def look_of(name: str) -> Look:
+    """How a model is drawn: its class's own `look`, or one that follows from its name."""
+    look: Look = vars(find(name)).get("look") or _look_from(name)
+    return look
+
+
+def _look_from(name: str) -> Look:
+    """A look that is always the same for the same name."""
+    digest = hashlib.sha256(name.encode()).digest()
+    light, dark = (_hexadecimal(colorsys.hls_to_rgb(digest[0] / 256, level, 0.5)) for level in (0.38, 0.7))
+    return Look(light, dark, (SOLID, DASHED, DOTTED)[digest[1] % 3])
+
+
+def _hexadecimal(colour: tuple[float, float, float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapse.models import MODELS
+from lapse.models.registry import find
 from lapse.runs import PRESETS, Result, RunConfig
 from lapse.tasks import TASKS
 
@@ -165,7 +165,7 @@ def _flat(config: RunConfig) -> Settings:
 
 
 def _layer_defaults(model: str) -> Settings:
-    parameters = inspect.signature(MODELS[model]).parameters.values()
+    parameters = inspect.signature(find(model)).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 

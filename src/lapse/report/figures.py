@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lapse import palette
+from lapse.models.registry import label_of
 from lapse.report import theme
 from lapse.report.collection import Group
 from lapse.report.tables import Row, Table
@@ -173,7 +174,7 @@ def _label_points(canvas: Canvas, axes: Axes, places: Sequence[tuple[float, floa
     points = [axes.transData.transform(place[:2]) * 72 / canvas.dpi for place in places]
     taken = [_Box(x - 3, y - 3, 6, 6) for x, y in points]
     for (x, y), (seconds, value, model) in zip(points, places, strict=True):
-        label = palette.MODELS[model].label
+        label = label_of(model)
         width, height = 0.56 * LABEL * len(label), 1.05 * LABEL
         spot = min(_spots(x, y, width, height), key=lambda box: sum(box.covers(other) for other in taken))
         taken.append(spot)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lapse
-from lapse import palette
+from lapse.models.registry import label_of
 from lapse.report import figures, formats, theme
 from lapse.report.baselines import baselines
 from lapse.report.collection import Collection, Group
@@ -121,7 +121,7 @@ def render(collection: Collection, sections: Sequence[Section], gradients: str =
 
 def display_name(row: Row) -> str:
     """A model as people write it."""
-    return palette.MODELS[row.name].label if row.kind == "model" else row.name
+    return label_of(row.name) if row.kind == "model" else row.name
 
 
 def _spoken(row: Row) -> str:

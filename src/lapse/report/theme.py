@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 
-from lapse import palette
+from lapse.models import MODELS
+from lapse.models.registry import look_of
 
 # Drawn in place of black, which matplotlib leaves out of its SVG as the default, and so beyond our reach.
 INK, MUTED, RULE, GROUND = "#1c1b1a", "#6b6862", "#e5e5e5", "#fefefe"
@@ -25,33 +26,18 @@ SURFACES: dict[str, tuple[str, str]] = {
     "wash": ("#eef5f3", "#1d2b2b"),
 }
 
-# The same hues, lifted until they stand off a dark ground; ODE-LSTM's black turns to white.
-DARK_MODELS: dict[str, str] = {
-    "ode-rnn": "#e58a99",
-    "ct-rnn": "#9a90ee",
-    "lstm": "#a6a6a6",
-    "ct-gru": "#4fb974",
-    "rnn-decay": "#bcbc5e",
-    "bidirectional": "#d671a3",
-    "gru-d": "#88ccee",
-    "phased-lstm": "#d484c7",
-    "gru-ode": "#5cc7b5",
-    "ct-lstm": "#dfbd52",
-    "ode-lstm": "#f5f3ee",
-}
-
 # Other settings of the same model keep its colour and take another dash, in this order.
 VARIANT_DASHES = ((0, (6, 1.2, 1.2, 1.2)), (0, (2.5, 1.2)), (0, (8, 2)), (0, (1.2, 2.4)))
 
 
 def model_colour(model: str) -> str:
     """The colour to draw a model with; never pure black."""
-    colour = palette.MODELS[model].colour.lower()
+    colour = look_of(model).colour.lower()
     return "#010101" if colour == "#000000" else colour
 
 
 def model_dash(model: str, variant: int = 0) -> object:
-    return palette.MODELS[model].dash if variant == 0 else VARIANT_DASHES[(variant - 1) % len(VARIANT_DASHES)]
+    return look_of(model).dash if variant == 0 else VARIANT_DASHES[(variant - 1) % len(VARIANT_DASHES)]
 
 
 def css_dash(dash: object) -> str:
@@ -63,8 +49,8 @@ def css() -> str:
     """The variables, light by default and dark where the reader's system asks for it."""
     light = {f"--{name}": pair[0] for name, pair in SURFACES.items()}
     dark = {f"--{name}": pair[1] for name, pair in SURFACES.items()}
-    light |= {f"--m-{model}": look.colour for model, look in palette.MODELS.items()}
-    dark |= {f"--m-{model}": colour for model, colour in DARK_MODELS.items()}
+    light |= {f"--m-{model}": look_of(model).colour for model in MODELS}
+    dark |= {f"--m-{model}": look_of(model).dark for model in MODELS}
     return f":root{{{_declared(light)}}}\n@media (prefers-color-scheme:dark){{:root{{{_declared(dark)}}}}}"
 
 
@@ -73,7 +59,7 @@ def _declared(variables: dict[str, str]) -> str:
 
 
 _VARIABLES = {
-    **{model_colour(model): f"var(--m-{model})" for model in palette.MODELS},
+    **{model_colour(model): f"var(--m-{model})" for model in MODELS},
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     RULE: "var(--rule)",

@@ -254,7 +254,7 @@ def check_lengths(lengths: Tensor | Sequence[int], count: int, steps: int) -> Te
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"lengths must be whole numbers, got {lengths.dtype}")
     if tuple(lengths.shape) != (count,):
-        raise ValueError(f"lengths must have shape ({count},), one a row, got {tuple(lengths.shape)}")
+        raise ValueError(f"lengths must have shape ({count},), one per row, got {tuple(lengths.shape)}")
     wrong = (lengths < 1) | (lengths > steps)
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
@@ -270,7 +270,7 @@ def check_timespans(walk: Walk, timespans: Tensor | PackedSequence | None, like:
         return like.new_ones(len(like))
     spans = walk.flat(timespans, "timespans")
     if spans.dim() != 1:
-        raise ValueError(f"packed timespans must hold one gap a step, (N,), got {tuple(spans.shape)}")
+        raise ValueError(f"packed timespans must hold one gap per step, (N,), got {tuple(spans.shape)}")
     if spans.dtype != like.dtype:
         raise TypeError(
             f"timespans are {spans.dtype}, expected {like.dtype} like input: timespans.to({like.dtype})"

@@ -1,25 +1,21 @@
-"""Layers to put where ``nn.LSTM`` stands: they take gaps, ragged lengths and, with GRU-D, missing values."""
+"""A layer to put where `nn.LSTM` stands: it takes gaps, ragged lengths and, if its cell does, missing values."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import ClassVar, Literal, SupportsIndex, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, SupportsIndex, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from lapse import cells
-from lapse.cells import Cell, State
 from lapse.kernels import unroll
+from lapse.kernels.walk import Walk, check_timespans, check_values
+from lapse.recurrent.cell import Cell, State
 from lapse.solvers import SOLVERS, Exponential, Solver, SolverError, Tableau
-from lapse.walk import Walk, check_timespans, check_values
 
 Hidden = Tensor | tuple[Tensor, ...]
-_CellType = TypeVar("_CellType")
 
 
 class LayerOptions(TypedDict, total=False):
@@ -33,26 +29,35 @@ class LayerOptions(TypedDict, total=False):
 
 
 class RNN(nn.Module):
-    """A stack of recurrent cells over irregularly-sampled sequences, called like ``nn.LSTM``.
+    """A stack of recurrent cells over irregularly-sampled sequences, called like `nn.LSTM`.
 
-    ``output, h_n = layer(input, hx, timespans=..., lengths=...)``. A cell with several states has tuples for ``hx``
-    and ``h_n``, in the order of ``layer.state_names``: ``(h_n, c_n)`` for the LSTMs.
+    `output, h_n = layer(input, hx, timespans=..., lengths=...)`. A cell with several states has tuples for `hx`
+    and `h_n`, in the order of `layer.state_names`: `(h_n, c_n)` for the LSTMs. See `forward` for what they are.
+
+    The layers of the library are subclasses that bring their cell. What the rest of the library knows about
+    such a layer are class attributes, all of them optional:
+
+    - `label`: its name in tables and figures; the name of the class if there is none.
+    - `look`: its colours and dash in figures; chosen by its name if there is none.
+    - `forms`: its cells by the name of the form, where there is a choice.
+    - `takes_missing`: whether it is told which features were observed.
+    - `paper_options`: the options that the `paper` preset gives it.
 
     Args:
-        cell: what to stack: ``cell(input_size, hidden_size)`` makes a :class:`lapse.cells.Cell`.
-        batch_first: (B, T, ...) if true, the default here; (T, B, ...) as in torch otherwise.
-        dropout: probability of zeroing an output between two layers of the stack, in training.
-        bidirectional: a second stack reads every row from its last valid step to its first.
-
-    Shapes:
-        input: (B, T, input_size), unbatched (T, input_size), or a ``PackedSequence``.
-        timespans: (B, T), the gap before each observation; non-negative and finite; ones if not given.
-        lengths: (B,), from 1 to T. Steps past a row's length are not computed, leave no trace in states or
-            gradients whatever they hold, and come back as zeros.
-        observed: (B, T, input_size), which features were measured; GRU-D only.
-            Values are checked where they can be read; under ``vmap`` and ``torch.compile`` they are trusted.
-        output: (B, T, hidden_size · directions). States: (num_layers · directions, B, size).
+        input_size: The number of features of an observation.
+        hidden_size: The number of hidden units.
+        num_layers: The number of layers, one above the other.
+        cell: What to stack: `cell(input_size, hidden_size)` makes a `lapse.Cell`.
+        batch_first: Tensors are (B, T, ...) if true, the default here, and (T, B, ...) as in torch otherwise.
+        dropout: The probability of zeroing an output between two layers of the stack, in training.
+        bidirectional: Whether a second stack reads every row from its last valid step to its first.
+        device: Where the weights live.
+        dtype: The number type of the weights.
     """
+
+    forms: ClassVar[Mapping[str, type[Cell]]] = {}
+    paper_options: ClassVar[Mapping[str, Any]] = {}
+    takes_missing: bool = False
 
     def __init__(
         self,
@@ -82,12 +87,24 @@ class RNN(nn.Module):
         directions = 2 if bidirectional else 1
         widths = [input_size] + [hidden_size * directions] * (num_layers - 1)
         self.cells = nn.ModuleList(cell(width, hidden_size) for width in widths for _ in range(directions))
+        self.takes_missing = self._cell(0).takes_missing
         self.to(device=device, dtype=dtype)
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """What the tensors of ``h_n`` are, in order."""
+        """What the tensors of `h_n` are, in order."""
         return self._cell(0).state_names
+
+    def set_input_mean(self, mean: Tensor) -> None:
+        """Tell the cells of the first layer the mean of each feature, which is what a missing one may be taken for.
+
+        Args:
+            mean: The means over the training data, (input_size,).
+        """
+        if tuple(mean.shape) != (self.input_size,):
+            raise ValueError(f"input_mean must have shape ({self.input_size},), got {tuple(mean.shape)}")
+        for i in range(2 if self.bidirectional else 1):
+            self._cell(i).set_input_mean(mean)
 
     def forward(
         self,
@@ -98,6 +115,23 @@ class RNN(nn.Module):
         lengths: Tensor | Sequence[int] | None = None,
         observed: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Hidden]:
+        """The outputs of the top layer at every step, and the state of every layer after each row's last step.
+
+        The values of the arguments are checked where they can be read; under `vmap` and `torch.compile` they
+        are trusted.
+
+        Args:
+            input: (B, T, input_size), unbatched (T, input_size), or a `PackedSequence`.
+            hx: The states to start from, each (num_layers · directions, B, size); the cells' own if not given.
+            timespans: (B, T), the gap before each observation, non-negative and finite; ones if not given.
+            lengths: (B,), from 1 to T. Steps past a row's length are not computed, leave no trace in states or
+                gradients whatever they hold, and come back as zeros.
+            observed: (B, T, input_size), which features were measured, for a layer that takes missing features.
+
+        Returns:
+            The output (B, T, hidden_size · directions), and the states, each (num_layers · directions, B,
+            size).
+        """
         self._check_input(input, lengths)
         self._check_shape("timespans", timespans, input, 1)
         self._check_shape("observed", observed, input, 0)
@@ -126,7 +160,7 @@ class RNN(nn.Module):
             outputs = []
             for direction in range(directions):
                 cell = self._cell(len(final))
-                x = cell.prepare(data, observed)
+                x = cell.step_input(data, observed)
                 if direction == 0:
                     output, state = unroll(cell, x, given[len(final)], spans, walk)
                 else:
@@ -153,7 +187,7 @@ class RNN(nn.Module):
     def _cell(self, index: int) -> Cell:
         cell = self.cells[index]
         if not isinstance(cell, Cell):
-            raise TypeError(f"cell must make a lapse.cells.Cell, got {type(cell).__name__}")
+            raise TypeError(f"cell must make a lapse.Cell, got {type(cell).__name__}")
         return cell
 
     def _read_states(
@@ -233,15 +267,20 @@ class RNN(nn.Module):
         if tuple(given.shape) == expected:
             return
         hint = f"; drop its last axis: {name}.squeeze(-1)" if tuple(given.shape) == (*expected, 1) else ""
-        what = "one gap an observation" if drop else "one flag a feature"
+        what = "one gap per observation" if drop else "one flag per feature"
         raise ValueError(f"{name} must have shape {expected}, {what}, got {tuple(given.shape)}{hint}")
 
     def _read_mask(self, mask: Tensor, like: Tensor) -> Tensor:
+        if not self.takes_missing:
+            raise ValueError(
+                f"{type(self).__name__} has no notion of missing features, so it takes no `observed`; "
+                "use GRUD, or fill the missing values and pass the mask as additional input features"
+            )
         if mask.is_complex() or (mask.is_floating_point() and mask.dtype != like.dtype):
             raise TypeError(f"observed must be bool, integer or {like.dtype}, got {mask.dtype}")
         if mask.shape != like.shape:
             raise ValueError(
-                f"packed observed must hold one flag a feature, {tuple(like.shape)}, got {tuple(mask.shape)}"
+                f"packed observed must hold one flag per feature, {tuple(like.shape)}, got {tuple(mask.shape)}"
             )
         return mask
 
@@ -288,229 +327,20 @@ def _dtype_of(module: nn.Module) -> torch.dtype | None:
     return next((dtype for dtype in found if dtype is not None), None)
 
 
-class ODELSTM(RNN):
-    """ODE-LSTM: an LSTM's memory beside an output that follows an ODE (Lechner & Hasani, 2020).
-
-    ``form`` is "driven" (Algorithm 1 of the paper: :class:`lapse.cells.ODELSTMCell`) or "autonomous" (Table 1 and
-    the authors' later code: :class:`lapse.cells.AutonomousODELSTMCell`). Example::
-
-        layer = lapse.ODELSTM(input_size=4, hidden_size=64)
-        output, (h_n, c_n) = layer(x, timespans=gaps, lengths=lengths)
-    """
-
-    forms: ClassVar[dict[str, type[cells.ODELSTMCell] | type[cells.AutonomousODELSTMCell]]] = {
-        "driven": cells.ODELSTMCell,
-        "autonomous": cells.AutonomousODELSTMCell,
-    }
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        form: Literal["driven", "autonomous"] = "driven",
-        forget_bias: float = 1.0,
-        solver: Solver | str | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        chosen = _solver(solver, damped=form == "driven")
-        cell = partial(_form(self.forms, form), forget_bias=forget_bias, solver=chosen)
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class ODERNN(RNN):
-    """ODE-RNN. ``form`` is "driven" (Eq. 1: :class:`lapse.cells.ODERNNCell`) or "jump" (Rubanova et al., 2019:
-    :class:`lapse.cells.JumpODERNNCell`)."""
-
-    forms: ClassVar[dict[str, type[cells.ODERNNCell] | type[cells.JumpODERNNCell]]] = {
-        "driven": cells.ODERNNCell,
-        "jump": cells.JumpODERNNCell,
-    }
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        form: Literal["driven", "jump"] = "driven",
-        solver: Solver | str | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(_form(self.forms, form), solver=_solver(solver, damped=False))
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class CTRNN(RNN):
-    """Continuous-time RNN: a damped ODE driven by the observations (:class:`lapse.cells.CTRNNCell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        solver: Solver | str | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(cells.CTRNNCell, solver=_solver(solver))
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class GRUODE(RNN):
-    """GRU-ODE: the GRU as a differential equation (:class:`lapse.cells.GRUODECell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        solver: Solver | str | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(cells.GRUODECell, solver=_solver(solver))
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class AugmentedLSTM(RNN):
-    """An LSTM that is given the gap as one more input (:class:`lapse.cells.AugmentedLSTMCell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        forget_bias: float = 1.0,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(cells.AugmentedLSTMCell, forget_bias=forget_bias)
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class CoupledLSTMODERNN(RNN):
-    """An LSTM and an ODE-RNN that feed each other, the paper's "bi-directional RNN"
-    (:class:`lapse.cells.CoupledLSTMODERNNCell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        forget_bias: float = 1.0,
-        solver: Solver | str | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        chosen = _solver(solver, damped=False)
-        cell = partial(cells.CoupledLSTMODERNNCell, forget_bias=forget_bias, solver=chosen)
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class PhasedLSTM(RNN):
-    """Phased LSTM: units that open and close on clocks of their own (:class:`lapse.cells.PhasedLSTMCell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        forget_bias: float = 1.0,
-        periods: tuple[float, float] = (1.0, math.exp(3.0)),
-        ratio_on: float = 0.05,
-        leak: float = 0.001,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(
-            cells.PhasedLSTMCell, forget_bias=forget_bias, periods=periods, ratio_on=ratio_on, leak=leak
-        )
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class CTLSTM(RNN):
-    """Continuous-time LSTM of the neural Hawkes process (:class:`lapse.cells.CTLSTMCell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        forget_bias: float = 1.0,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(cells.CTLSTMCell, forget_bias=forget_bias)
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class RNNDecay(RNN):
-    """An RNN whose state fades through every gap (:class:`lapse.cells.RNNDecayCell`)."""
-
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[LayerOptions]
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, cell=cells.RNNDecayCell, **options)
-
-
-class CTGRU(RNN):
-    """CT-GRU: a GRU with traces at several time scales (:class:`lapse.cells.CTGRUCell`)."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        timescales: int = 8,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        cell = partial(cells.CTGRUCell, timescales=timescales)
-        super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
-
-
-class GRUD(RNN):
-    """GRU-D: the one layer that takes missing features, as ``observed`` (:class:`lapse.cells.GRUDCell`).
-
-    ``input_mean`` (input_size,) is what a missing feature fades to: its mean over the training data, 0 if that is
-    standardised. Layers above the first see no missing features.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        input_mean: Tensor | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, cell=cells.GRUDCell, **options)
-        if input_mean is not None:
-            self.set_input_mean(input_mean)
-
-    def set_input_mean(self, input_mean: Tensor) -> None:
-        """Tell both directions of the first layer what its missing features fade to."""
-        if tuple(input_mean.shape) != (self.input_size,):
-            raise ValueError(
-                f"input_mean must have shape ({self.input_size},), got {tuple(input_mean.shape)}"
-            )
-        for i in range(2 if self.bidirectional else 1):
-            cell = self._cell(i)
-            assert isinstance(cell, cells.GRUDCell)
-            cell.input_mean.copy_(input_mean)
-
-
-def _form(forms: Mapping[str, _CellType], name: str) -> _CellType:
+def choose_form(forms: Mapping[str, type[Cell]], name: str) -> Callable[..., Cell]:
+    """The cell of a form by its name."""
     if name not in forms:
         raise ValueError(f"form must be one of {', '.join(map(repr, forms))}, got {name!r}")
     return forms[name]
 
 
-def _solver(solver: Solver | str | None, *, damped: bool = True) -> Solver | None:
-    """A solver by name or as it is; refused here if it could only fail later."""
+def choose_solver(solver: Solver | str | None, *, damped: bool = True) -> Solver | None:
+    """A solver by name or as it is; refused here if it could only fail later.
+
+    Args:
+        solver: A solver, its name, or None for the cell's own.
+        damped: Whether the field of the cell is damped, which the exponential integrator needs.
+    """
     if isinstance(solver, str):
         if solver not in SOLVERS:
             raise ValueError(

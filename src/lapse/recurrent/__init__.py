@@ -1,0 +1,31 @@
+"""The recurrent models, one file per model: its cell, its layer, its equations and what it can do."""
+
+from lapse.recurrent.augmented_lstm import AugmentedLSTM as AugmentedLSTM
+from lapse.recurrent.augmented_lstm import AugmentedLSTMCell as AugmentedLSTMCell
+from lapse.recurrent.cell import Cell as Cell
+from lapse.recurrent.cell import Gates as Gates
+from lapse.recurrent.cell import State as State
+from lapse.recurrent.coupled import CoupledLSTMODERNN as CoupledLSTMODERNN
+from lapse.recurrent.coupled import CoupledLSTMODERNNCell as CoupledLSTMODERNNCell
+from lapse.recurrent.ct_gru import CTGRU as CTGRU
+from lapse.recurrent.ct_gru import CTGRUCell as CTGRUCell
+from lapse.recurrent.ct_lstm import CTLSTM as CTLSTM
+from lapse.recurrent.ct_lstm import CTLSTMCell as CTLSTMCell
+from lapse.recurrent.ct_rnn import CTRNN as CTRNN
+from lapse.recurrent.ct_rnn import CTRNNCell as CTRNNCell
+from lapse.recurrent.gru_d import GRUD as GRUD
+from lapse.recurrent.gru_d import GRUDCell as GRUDCell
+from lapse.recurrent.gru_ode import GRUODE as GRUODE
+from lapse.recurrent.gru_ode import GRUODECell as GRUODECell
+from lapse.recurrent.ode_lstm import ODELSTM as ODELSTM
+from lapse.recurrent.ode_lstm import AutonomousODELSTMCell as AutonomousODELSTMCell
+from lapse.recurrent.ode_lstm import ODELSTMCell as ODELSTMCell
+from lapse.recurrent.ode_rnn import ODERNN as ODERNN
+from lapse.recurrent.ode_rnn import JumpODERNNCell as JumpODERNNCell
+from lapse.recurrent.ode_rnn import ODERNNCell as ODERNNCell
+from lapse.recurrent.phased_lstm import PhasedLSTM as PhasedLSTM
+from lapse.recurrent.phased_lstm import PhasedLSTMCell as PhasedLSTMCell
+from lapse.recurrent.rnn import RNN as RNN
+from lapse.recurrent.rnn import Hidden as Hidden
+from lapse.recurrent.rnn_decay import RNNDecay as RNNDecay
+from lapse.recurrent.rnn_decay import RNNDecayCell as RNNDecayCell

@@ -1,0 +1,255 @@
+"""The right-hand sides of the ODEs: what the hidden state does while time passes, and the cell that only follows one.
+
+A field is called as `field(y, drive)` with the state (B, H) and the share of the held input (B, ...), which its
+`drive` method computes once per solve. A damped field also gives its two parts, `semilinear`, to the
+exponential integrator. `program` writes a whole solve as operations of the fused loop.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lapse.kernels.builder import BEFORE, NONE, Builder, NotCovered, explicit_solver, looked_at, stages_of
+from lapse.recurrent.cell import Cell, Gates, State, softplus_inverse
+from lapse.solvers import Solver
+
+
+class DrivenField(Protocol):
+    """What a cell that is driven by its observations asks of a field."""
+
+    def drive(self, input: Tensor) -> Tensor:
+        """The share of the held input, which stays the same during a solve."""
+        ...
+
+    def rest(self, state: Tensor) -> Tensor:
+        """`drive` without any input, one row per row of `state`."""
+        ...
+
+    def __call__(self, state: Tensor, drive: Tensor) -> Tensor:
+        """dh/dt."""
+        ...
+
+
+class TanhField(nn.Module):
+    """dh/dt = s ⊙ tanh(W x + R h + b): Eq. 1 of the paper without its damping.
+
+    Args:
+        input_size: The width of x.
+        hidden_size: The width of the state h.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.gates = Gates(input_size, hidden_size)
+        self.scale = nn.Parameter(torch.ones(hidden_size))
+
+    def drive(self, input: Tensor) -> Tensor:
+        """The share of the held input, W x + b."""
+        return self.gates.drive(input)
+
+    def rest(self, state: Tensor) -> Tensor:
+        """`drive` without any input, one row per row of `state`."""
+        return self.gates.rest(state)
+
+    def source(self, state: Tensor, drive: Tensor) -> Tensor:
+        """s ⊙ tanh(drive + R h)."""
+        return self.scale * torch.tanh(drive + self.gates.recur(state))
+
+    def forward(self, state: Tensor, drive: Tensor) -> Tensor:
+        return self.source(state, drive)
+
+    def program(self, p: Builder, name: str, solver: Solver, y: int, out: int, drive: int) -> None:
+        """Write a solve from the register `y` to `out`, driven by the register `drive`.
+
+        Args:
+            p: The program of the cell.
+            name: The name of this field in the cell.
+            solver: The solver of the cell.
+            y: The register with the start.
+            out: The register for the end.
+            drive: The register with the share of the held input.
+        """
+        p.solve(solver, _TanhSlopes(p, p.size(out), name, drive, damped=False), y, out)
+
+
+class DampedTanhField(TanhField):
+    """dh/dt = s ⊙ tanh(W x + R h + b) − τ ⊙ h: Eq. 1, with one damping τ = softplus(decay) > 0 per unit.
+
+    The authors' code has one constant τ = 1; the supplement's proofs write τ per unit. Here it is learned per
+    unit and starts at 1.
+
+    Args:
+        input_size: The width of x.
+        hidden_size: The width of the state h.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.decay = nn.Parameter(torch.full((hidden_size,), softplus_inverse(1.0)))
+
+    def semilinear(self, state: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
+        """The source and the rate τ of dh/dt = source − τ ⊙ h."""
+        return self.source(state, drive), F.softplus(self.decay)
+
+    def forward(self, state: Tensor, drive: Tensor) -> Tensor:
+        source, rate = self.semilinear(state, drive)
+        return source - rate * state
+
+    def program(self, p: Builder, name: str, solver: Solver, y: int, out: int, drive: int) -> None:
+        p.solve(solver, _TanhSlopes(p, p.size(out), name, drive, damped=True), y, out)
+
+
+class _TanhSlopes:
+    """s ⊙ tanh(drive + R h) − τ ⊙ h as operations; without τ if not `damped`."""
+
+    def __init__(self, p: Builder, size: int, name: str, drive: int, damped: bool) -> None:
+        self.size, self.drive = size, drive
+        self.weight = p.matrix(f"{name}.gates.weight_hh", size, size)
+        self.scale = p.vector(f"{name}.scale", size)
+        self.rate = p.vector(f"{name}.decay", size, transform="softplus") if damped else NONE
+        self.order = 0
+
+    def begin(self, p: Builder, steps: int, order: int) -> None:
+        if self.rate == NONE:
+            raise NotCovered("the exponential integrator needs a damped field")
+        self.order = order
+        self.e, self.gain = p.register(self.size), p.register(self.size)
+        p.emit("Damping", self.e, self.gain, parameters=[self.rate, self.scale], numbers=[steps])
+
+    def _inner(self, p: Builder, y: int) -> int:
+        u = p.register(self.size)
+        p.linear(u, (y, self.weight), base=self.drive)
+        return u
+
+    def slope(self, p: Builder, y: int, steps: int) -> int:
+        u, k = self._inner(p, y), p.register(self.size)
+        silent = (1,) if self.rate == NONE else ()
+        p.emit("TanhSlope", u, y, k, parameters=[self.scale, self.rate], numbers=[steps], silent=silent)
+        return k
+
+    def exponential(self, p: Builder, y: int, out: int, steps: int) -> None:
+        u = self._inner(p, y)
+        first = out if self.order == 1 else p.register(self.size)
+        p.emit("TanhExponential", u, y, first, self.e, self.gain)
+        if self.order == 2:
+            u1 = self._inner(p, first)
+            p.emit("TanhCorrection", u1, first, out, u, self.gain)
+
+
+class MLPField(nn.Module):
+    """dh/dt = V tanh(U h + a) + b: autonomous, with one hidden layer as wide as the state.
+
+    The weights start as those of `nn.Linear` do, as in the authors' PyTorch code. With biases of 0 the origin
+    would be an unstable equilibrium, where an empty state stays for ever and its gradient explodes with the
+    length of the gap.
+
+    Args:
+        hidden_size: The width of the state h.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(hidden_size, hidden_size)
+        self.outer = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, state: Tensor) -> Tensor:
+        slope: Tensor = self.outer(torch.tanh(self.inner(state)))
+        return slope
+
+    @property
+    def feedback(self) -> Tensor:
+        """U V: how tanh(U h + a) moves U h + a itself, together with `feedback_bias` U b."""
+        return self.inner.weight @ self.outer.weight
+
+    @property
+    def feedback_bias(self) -> Tensor:
+        return self.inner.weight @ self.outer.bias
+
+    def program(self, p: Builder, name: str, solver: Solver, y: int, out: int) -> None:
+        """Write a solve from the register `y` to `out`.
+
+        It follows u = U h + a, for which du/dt = U V tanh(u) + U b: a stage then costs one product, with U V,
+        where h itself would need two. The end is h + V ∫ tanh(u) + b Δ, with the integral as the solver sums it
+        up.
+
+        Args:
+            p: The program of the cell.
+            name: The name of this field in the cell.
+            solver: The solver of the cell, which must be explicit.
+            y: The register with the start.
+            out: The register for the end.
+        """
+        explicit = explicit_solver(solver)
+        n, steps, stages = p.size(y), explicit.steps, stages_of(explicit.tableau)
+        feedback = p.matrix(f"{name}.feedback", n, n)
+        feedback_bias = p.vector(f"{name}.feedback_bias", n)
+        u, integral, gap = p.register(n), NONE, p.register(1)
+        p.linear(u, (y, p.matrix(f"{name}.inner.weight", n, n)), bias=p.vector(f"{name}.inner.bias", n))
+        p.solver_steps = steps
+        for step in range(steps):
+            slopes: list[int] = []
+            tanhs: list[int] = []
+            for i, (weights, _) in enumerate(stages):
+                if not looked_at(stages, i):
+                    slopes.append(NONE)
+                    tanhs.append(NONE)
+                    continue
+                point, t = u, p.register(n)
+                if any(weights):
+                    point = p.register(n)
+                    p.combine(steps, point, u, slopes, weights)
+                p.emit("Tanh", t, point)
+                tanhs.append(t)
+                slopes.append(p.register(n) if looked_at(stages, i, last=step == steps - 1) else NONE)
+                if slopes[-1] != NONE:
+                    p.linear(slopes[-1], (t, feedback), bias=feedback_bias)
+                    p.emit("PlainSlope", slopes[-1], numbers=[steps])
+            own = [b for _, b in stages]
+            start, integral = integral, p.register(n)
+            p.combine(steps, integral, start, tanhs, own, "Integrate")
+            if step < steps - 1:
+                start, u = u, p.register(n)
+                p.combine(steps, u, start, slopes, own)
+        p.emit("Gap", gap)
+        outer, bias = p.matrix(f"{name}.outer.weight", n, n), p.matrix(f"{name}.outer.bias", n, 1)
+        p.linear(out, (integral, outer), (gap, bias), base=y)
+        p.emit("Check", out)
+
+
+class DrivenCell(Cell):
+    """A cell whose state follows a field, driven by the observation that is held over the gap before it.
+
+    Between observations no input is held (Table 1 of the paper has none there): the field moves with x = 0.
+
+    Args:
+        input_size: The number of features of an observation.
+        hidden_size: The number of hidden units.
+        field: The right-hand side.
+        solver: How it is solved.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, field: DrivenField, solver: Solver) -> None:
+        super().__init__(input_size, hidden_size)
+        self.field = field
+        self.solver = solver
+
+    def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
+        (h,) = state
+        h = self.solver(self.field, h, timespan, self.field.drive(input))
+        return h, (h,)
+
+    def flow(self, state: State, timespan: Tensor) -> tuple[Tensor, State]:
+        (h,) = state
+        h = self.solver(self.field, h, timespan, self.field.rest(h))
+        return h, (h,)
+
+
+def driven_program(cell: DrivenCell, field: TanhField, p: Builder) -> None:
+    """Write the step of a cell that follows a `TanhField`."""
+    x, h, drive = p.input(cell.input_size), p.state(cell.hidden_size), p.register(cell.hidden_size)
+    field.gates.program(p, "field.gates", drive, [x])
+    field.program(p, "field", cell.solver, h | BEFORE, h, drive)

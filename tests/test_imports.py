@@ -20,6 +20,7 @@ FLOW = (
     "kernels",
     "palette",
     "recurrent",
+    "encoders",
     "heads",
     "models",
     "training",

@@ -133,6 +133,14 @@ class Head(nn.Module, ABC):
         """The raw outputs (M, width) that repeat the present values, where targets are those values later."""
         return None
 
+    def certain(self, values: Tensor) -> Tensor:
+        """The raw outputs (..., width) that say these numbers (..., K), in the table's own units."""
+        raise ValueError(f"{type(self).__name__} does not answer with numbers; use the head 'numbers'")
+
+    def conform(self, sequences: Sequences) -> Sequences:
+        """The sequences with targets that mean the same as in the training table, such as the same class numbers."""
+        return sequences
+
     # What follows.
 
     def targets(self, batch: Batch) -> Targets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -103,6 +104,26 @@ class Classes(Head):
                 "targets that are not whole numbers need the head 'numbers'"
             )
         return torch.where(known, index, 0), known
+
+    def conform(self, sequences: Sequences) -> Sequences:
+        """The sequences with the class numbers of the training table, if they have words for their classes.
+
+        Every table numbers the words that it has itself, so that "sick" may be class 1 in one and class 0 in another.
+        """
+        words, targets = sequences.classes, sequences.targets
+        if words is None or targets is None or words == self.names:
+            return sequences
+        labels = dict(zip(self.names, self.labels, strict=True))
+        known = ~np.isnan(targets)
+        used = [words[i] for i in np.unique(targets[known]).astype(int)]
+        if unknown := [word for word in used if word not in labels]:
+            raise ValueError(
+                f"a target is {unknown[0]!r}, which is not one of the classes {self.names} of this model"
+            )
+        numbers = np.array([labels.get(word, np.nan) for word in words])
+        renumbered = np.full(targets.shape, np.nan, np.float32)
+        renumbered[known] = numbers[targets[known].astype(int)]
+        return replace(sequences, targets=renumbered, classes=self.names)
 
     def errors(self, output: Tensor, targets: Targets) -> Tensor:
         return F.cross_entropy(output, targets.values, reduction="none") * targets.known

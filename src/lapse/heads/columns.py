@@ -130,7 +130,9 @@ class ScaledHead(ColumnHead):
         self.target_scale.copy_(torch.where(constant, 1.0, spreads))
 
     def scaled(self, values: Tensor) -> Tensor:
-        """Numbers (M, K) of the table in the units in which they are learned."""
+        """Numbers (..., K) of the table in the units in which they are learned."""
+        if values.shape[-1] != len(self.names):
+            raise ValueError(f"got {values.shape[-1]} numbers for the {len(self.names)} columns {self.names}")
         return (values - self.target_mean) / self.target_scale
 
     def unscaled(self, output: Tensor) -> Tensor:
@@ -144,5 +146,4 @@ class ScaledHead(ColumnHead):
         return self.certain(torch.tensor(sequences.values)) if self.per_step and same else None
 
     def certain(self, values: Tensor) -> Tensor:
-        """The raw output (M, width) that says these numbers (M, K)."""
         return self.scaled(values)

@@ -29,6 +29,7 @@ class AugmentedLSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
+    free_states: ClassVar[tuple[str, ...]] = ("h", "c")
     kernels: ClassVar[tuple[Kernel, ...]] = (TorchLSTM(),)
 
     def __init__(self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0) -> None:

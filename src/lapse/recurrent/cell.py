@@ -31,6 +31,9 @@ class Cell(nn.Module, ABC):
       where the state first lives through the gap and then absorbs the observation. A cell that is driven by the
       observation during the gap before it cannot know between two observations what the next one will be.
 
+    - `free_states`: the names of the states that may be set before the first observation, for example from what is
+      known of a patient. The other states follow from these, or count time.
+
     A cell may also define `program(self, p)`, which writes its step as operations of the fused loop (see
     `lapse.kernels.builder.Builder`). The fused loop serves a cell only if its very class defines `program`: a
     subclass that inherits it may compute something else.
@@ -43,6 +46,7 @@ class Cell(nn.Module, ABC):
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     takes_missing: ClassVar[bool] = False
     splits_gaps: ClassVar[bool] = False
+    free_states: ClassVar[tuple[str, ...]] = ("h",)
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()

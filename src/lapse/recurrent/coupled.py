@@ -34,6 +34,7 @@ class CoupledLSTMODERNNCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "lstm", "ode")
+    free_states: ClassVar[tuple[str, ...]] = ("c", "lstm", "ode")
 
     def __init__(
         self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, solver: Solver | None = None

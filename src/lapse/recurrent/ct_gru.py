@@ -35,6 +35,7 @@ class CTGRUCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "traces")
+    free_states: ClassVar[tuple[str, ...]] = ("traces",)
     splits_gaps: ClassVar[bool] = True
 
     def __init__(self, input_size: int, hidden_size: int, *, timescales: int = 8) -> None:

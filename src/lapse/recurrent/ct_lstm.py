@@ -32,6 +32,7 @@ class CTLSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "target", "rate", "gate")
+    free_states: ClassVar[tuple[str, ...]] = ("c",)
     splits_gaps: ClassVar[bool] = True
 
     def __init__(self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0) -> None:

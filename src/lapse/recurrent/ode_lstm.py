@@ -35,6 +35,7 @@ class ODELSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
+    free_states: ClassVar[tuple[str, ...]] = ("h", "c")
 
     def __init__(
         self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, solver: Solver | None = None
@@ -80,6 +81,7 @@ class AutonomousODELSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
+    free_states: ClassVar[tuple[str, ...]] = ("h", "c")
 
     def __init__(
         self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, solver: Solver | None = None

@@ -44,6 +44,7 @@ class PhasedLSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "clock")
+    free_states: ClassVar[tuple[str, ...]] = ("h", "c")
     splits_gaps: ClassVar[bool] = True
 
     def __init__(

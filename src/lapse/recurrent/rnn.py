@@ -95,6 +95,27 @@ class RNN(nn.Module):
         """What the tensors of `h_n` are, in order."""
         return self._cell(0).state_names
 
+    @property
+    def free_sizes(self) -> dict[str, int]:
+        """The width of each state that may be set before the first observation; see `Cell.free_states`."""
+        cell = self._cell(0)
+        sizes = dict(zip(cell.state_names, cell.state_sizes, strict=True))
+        return {name: sizes[name] for name in cell.free_states}
+
+    def initial_state(
+        self, batch_size: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Hidden:
+        """The states before the first observation, as `hx` takes them: (num_layers · directions, B, size).
+
+        Args:
+            batch_size: The number of sequences.
+            device: Where the states are made.
+            dtype: Their type.
+        """
+        cells = [self._cell(i) for i in range(len(self.cells))]
+        stacks = self._stacked([c.initial_state(batch_size, device=device, dtype=dtype) for c in cells])
+        return stacks[0] if len(stacks) == 1 else tuple(stacks)
+
     def set_input_mean(self, mean: Tensor) -> None:
         """Tell the cells of the first layer the mean of each feature, which is what a missing one may be taken for.
 
@@ -207,18 +228,20 @@ class RNN(nn.Module):
         ]
 
     def _write_states(self, states: list[State], walk: Walk, unbatched: bool) -> Hidden:
-        """Stacked over layers as torch does; a state narrower than its widest sibling is padded with zeros."""
-        if len(states) == 1:
-            stacks = [part.unsqueeze(0) for part in states[0]]
-        else:
-            stacks = [
-                torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
-                for parts, width in zip(zip(*states, strict=True), self._state_widths(), strict=True)
-            ]
-        stacks = [walk.unsort(stack, 1) for stack in stacks]
+        """The states of all cells as a caller gets them, rows in the caller's order."""
+        stacks = [walk.unsort(stack, 1) for stack in self._stacked(states)]
         if unbatched:
             stacks = [stack.squeeze(1) for stack in stacks]
         return stacks[0] if len(stacks) == 1 else tuple(stacks)
+
+    def _stacked(self, states: list[State]) -> list[Tensor]:
+        """Stacked over layers as torch does; a state narrower than its widest sibling is padded with zeros."""
+        if len(states) == 1:
+            return [part.unsqueeze(0) for part in states[0]]
+        return [
+            torch.stack([F.pad(part, (0, width - part.shape[-1])) for part in parts])
+            for parts, width in zip(zip(*states, strict=True), self._state_widths(), strict=True)
+        ]
 
     def _state_widths(self) -> list[int]:
         sizes = [self._cell(i).state_sizes for i in range(len(self.cells))]

@@ -1,0 +1,98 @@
+"""The contract of an encoder: events in, features out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Observations:
+    """B sequences of at most T events, preprocessed: what an encoder is given.
+
+    Args:
+        values: (B, T, F), scaled, and filled where nothing was observed; never NaN.
+        observed: (B, T, F) of 0 and 1 in the type of `values`; None if features were never missing in training.
+        timespans: (B, T), the gap before each event, in the model's unit of time.
+        lengths: (B,) int64; what lies beyond the length of a row is padding.
+        static: (B, 2 · K), what does not change within a sequence, and whether it is known; None without any.
+    """
+
+    values: Tensor
+    observed: Tensor | None
+    timespans: Tensor
+    lengths: Tensor
+    static: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T) bool, true for events, false for padding."""
+        steps = torch.arange(self.values.shape[1], device=self.lengths.device)
+        return steps < self.lengths[:, None]
+
+    @property
+    def times(self) -> Tensor:
+        """(B, T), the time of each event since the clock of its sequence started, in the model's unit.
+
+        It is summed in float64, since a sum of many float32 numbers loses digits.
+        """
+        return self.timespans.double().cumsum(1).to(self.timespans.dtype)
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, T, F), or (B, T, 2 · F) where features may be missing: the values, and which were observed."""
+        return self.values if self.observed is None else torch.cat([self.values, self.observed], -1)
+
+
+class Features(NamedTuple):
+    """What an encoder makes of B sequences.
+
+    steps            (B, T, D), the features after each event; None from an encoder that has none
+    final            (B, D), the features after the last event of each sequence
+    """
+
+    steps: Tensor | None
+    final: Tensor
+
+
+class Encoder(nn.Module, ABC):
+    """Events in, features out. A stack of cells is one kind, see `RecurrentEncoder`; a scan or attention are others.
+
+    Whatever lies in the padding, and which other sequences are in the batch, must have no effect on the features of a
+    sequence. The constructor is called with the arguments below, by keyword; `options` of a `ModelConfig` come as
+    further keywords.
+
+    Args:
+        input_size: the number of features of an event.
+        hidden_size: the width of the encoder.
+        num_layers: how many of its layers are stacked.
+        missing: whether features may be missing; `Observations.observed` then says which were observed.
+        static_size: the width of `Observations.static`.
+
+    Attributes:
+        takes_missing: whether missing features are treated by a rule of the encoder's own. An encoder without such a
+            rule uses `Observations.inputs`, in which flags are further inputs.
+        causal: whether the features after an event depend on nothing that comes later.
+        streams: whether events can be taken one at a time with a state of fixed size.
+        output_size: the width D of the features.
+    """
+
+    takes_missing: ClassVar[bool] = False
+    causal: bool = True
+    streams: bool = False
+    output_size: int
+
+    @abstractmethod
+    def forward(self, observations: Observations) -> Features:
+        """The features of preprocessed sequences."""
+
+    def set_input_mean(self, mean: Tensor) -> None:
+        """Be told what a missing value is filled with, after scaling.
+
+        Args:
+            mean: (F,). An encoder that needs it overrides this method; others ignore it.
+        """

@@ -1,0 +1,81 @@
+"""A stack of recurrent cells as an encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from lapse.encoders.encoder import Encoder, Features, Observations
+from lapse.recurrent import RNN, Hidden
+
+
+class RecurrentEncoder(Encoder):
+    """Features are the outputs of a layer such as `lapse.ODELSTM` after each event.
+
+    Where features may be missing, a layer that takes missing features is told which were observed; any other gets that
+    as further inputs. Static features, if the encoder is given any, set the state before the first event by an affine
+    map; which parts of the state, the cell says (`Cell.free_states`).
+
+    Args:
+        layer_type: the class of the layer.
+        input_size: the number of features of an event.
+        hidden_size: the number of units per layer of the stack.
+        num_layers: how many layers are stacked.
+        missing: whether features may be missing.
+        static_size: the width of the static features that set the first state; 0 for none.
+        options: further arguments of the layer.
+    """
+
+    def __init__(
+        self,
+        layer_type: type[RNN],
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        missing: bool = False,
+        static_size: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        width = 2 * input_size if missing and not layer_type.takes_missing else input_size
+        self.layer = layer_type(width, hidden_size, num_layers, **options)
+        free_size = len(self.layer.cells) * sum(self.layer.free_sizes.values())
+        self.first_state = nn.Linear(static_size, free_size) if static_size else None
+        self.causal = self.streams = not self.layer.bidirectional
+        self.output_size = hidden_size * (2 if self.layer.bidirectional else 1)
+
+    def forward(self, observations: Observations) -> Features:
+        told = self.layer.takes_missing
+        output, h_n = self.layer(
+            observations.values if told else observations.inputs,
+            self._first_states(observations),
+            timespans=observations.timespans,
+            lengths=observations.lengths,
+            observed=observations.observed if told else None,
+        )
+        return Features(output, self._final(h_n))
+
+    def set_input_mean(self, mean: Tensor) -> None:
+        if self.layer.takes_missing:
+            self.layer.set_input_mean(mean)
+
+    def _first_states(self, observations: Observations) -> Hidden | None:
+        """The states before the first event, if static features set them."""
+        if self.first_state is None:
+            return None
+        assert observations.static is not None, "the width of the static features was checked"
+        given: Tensor = self.first_state(observations.static)  # (B, cells · all free states)
+        given = given.view(len(given), len(self.layer.cells), -1).transpose(0, 1)
+        own = self.layer.initial_state(given.shape[1], device=given.device, dtype=given.dtype)
+        states = dict(zip(self.layer.state_names, own if isinstance(own, tuple) else (own,), strict=True))
+        free = self.layer.free_sizes
+        states |= zip(free, given.split(list(free.values()), -1), strict=True)
+        return tuple(states.values()) if len(states) > 1 else states["h"]
+
+    def _final(self, h_n: Hidden) -> Tensor:
+        """The top layer's output after the last event of each row, both directions side by side: (B, output_size)."""
+        h = h_n[0] if isinstance(h_n, tuple) else h_n
+        top = h[-2:] if self.layer.bidirectional else h[-1:]
+        return top.transpose(0, 1).flatten(1)

@@ -11,6 +11,7 @@ SOURCE = Path(lapse.__file__).parent
 # A module may import those before it, and its own package. `lapse` itself gathers what is public, and may import
 # anything; importing it for its version is no arrow.
 FLOW = (
+    "extras",
     "examples",
     "references",
     "sequences",
@@ -34,6 +35,7 @@ FLOW = (
     "demo",
     "environment",
     "cli",
+    "__main__",
 )
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

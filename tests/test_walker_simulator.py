@@ -107,7 +107,7 @@ def test_missing_simulator_says_what_to_install(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=rf'{missing}.*pip install "lapse\[walker\]"'):
+    with pytest.raises(ImportError, match=rf"{missing}.*pip install 'lapse\[walker\]'"):
         generate(tmp_path / "walker")
     assert list(tmp_path.iterdir()) == []
 

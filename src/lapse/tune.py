@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lapse.extras import extra
 from lapse.models.registry import find
 from lapse.runs import RunBusy, RunConfig, hold, objective_of, run_without_test
 from lapse.solvers import SolverError
@@ -170,10 +171,6 @@ class _Search:
 
 
 def _import_optuna() -> Any:
-    try:
+    with extra("tune"):
         import optuna
-    except ImportError as error:
-        raise ImportError(
-            f"a search needs Optuna ({error}); install it with: pip install 'lapse[tune]'"
-        ) from error
     return optuna

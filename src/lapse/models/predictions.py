@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lapse.extras import extra
 from lapse.sequences.ragged import Array
 
 
@@ -40,7 +41,8 @@ class Predictions:
             id: what to call the column of ids.
             time: what to call the column of times.
         """
-        import pandas as pd
+        with extra("tables"):
+            import pandas as pd
 
         times = {} if self.times is None else {time: self.times}
         return pd.DataFrame({id: self.ids} | times | self.columns)

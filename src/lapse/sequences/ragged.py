@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lapse.extras import extra
+
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
@@ -118,7 +120,8 @@ class Sequences:
         >>> Sequences.from_frame(table, id="who", time="at", values="pulse")
         Sequences(2 sequences, 3 events, 1 feature; lengths 1 to 2; 33.3% of values not observed)
         """
-        from lapse.sequences.frames import read_wide
+        with extra("tables"):
+            from lapse.sequences.frames import read_wide
 
         return read_wide(frame, id, time, values, target, per_step, static, group, per_id, unit)
 
@@ -158,7 +161,8 @@ class Sequences:
             per_id: a second table with one row per id, in which `target`, `static` and `group` are looked up.
             unit: the unit of time, as in `from_frame`.
         """
-        from lapse.sequences.frames import read_long
+        with extra("tables"):
+            from lapse.sequences.frames import read_long
 
         return read_long(frame, id, time, variable, value, variables, target, static, group, per_id, unit)
 

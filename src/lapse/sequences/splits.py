@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from lapse.extras import extra
 from lapse.sequences.ragged import Array, Sequences
 from lapse.sequences.units import NANOSECONDS
 
@@ -118,6 +118,8 @@ def time_number(s: Sequences, moment: Any) -> float:
 
 def _universal(moment: Any, zone: str | None) -> np.datetime64:
     """A date as UTC; one without a zone is read in the table's, and a zone makes no sense to a table without."""
+    with extra("tables"):
+        import pandas as pd
     try:
         stamp = pd.Timestamp(moment)
         if stamp is pd.NaT:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lapse.extras import extra
 from lapse.runs import RunConfig
 from lapse.study.local import BUSY, work
 from lapse.study.schedule import Ending, Run
@@ -86,10 +87,6 @@ def _attempt(config: dict[str, Any], root: str, data_dir: str | None, threads: i
 
 
 def _import_ray() -> Any:
-    try:
+    with extra("ray"):
         import ray
-    except ImportError as error:
-        raise ImportError(
-            f"a cluster needs Ray ({error}); install it with: pip install 'lapse[ray]'"
-        ) from error
     return ray

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from lapse.extras import extra
 from lapse.sequences import Sequences
 from lapse.tasks.files import Source
 
@@ -94,7 +95,8 @@ class Task:
         if unknown := sorted(set(options) - set(self.options)):
             known = ", ".join(self.options) or "no options"
             raise ValueError(f"task {self.name!r} has no option {unknown[0]!r}; it takes {known}")
-        return self.loader(data_dir, **options)
+        with extra("tasks"):
+            return self.loader(data_dir, **options)
 
 
 ACCURACY = Metric("accuracy", maximize=True)

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from lapse.extras import extra
+
 if TYPE_CHECKING:
     import gymnasium
 
@@ -65,16 +67,11 @@ class Policy:
 
 def environment() -> gymnasium.Env[Any, Any]:
     """Walker2d with the observations of the paper's `v2`, and with its feet, which differ in friction."""
-    try:
+    with extra("walker"):
         import gymnasium
         import mujoco  # noqa: F401  gymnasium reports its absence with an error that is no ImportError
 
         return gymnasium.make("Walker2d-v5", xml_file="walker2d.xml", disable_env_checker=True)
-    except ImportError as error:
-        raise ImportError(
-            f"simulating Walker2d needs gymnasium and mujoco ({error}); install them with: "
-            'pip install "lapse[walker]"'
-        ) from error
 
 
 def rollout(walker: gymnasium.Env[Any, Any], policy: Policy, random: np.random.Generator) -> Array:

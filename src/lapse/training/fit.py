@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lapse.extras import extra
 from lapse.models import SequenceModel
 from lapse.sequences import Sequences
 from lapse.training.causality import check_causality
@@ -48,7 +49,8 @@ def fit(
     same weights, in one piece or in several. Where every step is to be answered, a model that sees the steps after
     it is refused (:class:`lapse.training.SeesTheFuture`).
     """
-    import lightning as L
+    with extra("train"):
+        import lightning as L
 
     from lapse.training.callbacks import Progress, Record, scalars
     from lapse.training.learner import Learner

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from lapse import palette
 from lapse.cli import app
 from lapse.gradients.between import between_observations
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
-from lapse.gradients.gallery import html_fragment, run, write
+from lapse.gradients.gallery import INDEX, read, run, write, write_index
 from lapse.gradients.parity import ParityClassifier, parity_events, parity_surface, teaching_signal
 from lapse.models.registry import look_of
 
@@ -55,16 +54,38 @@ def test_the_same_numbers_are_the_same_bytes(small, tmp_path):
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_the_page_section_stands_alone_and_is_escaped(small):
+def test_what_is_stored_is_read_again_as_data(small, tmp_path):
     table = Exhibit("t", "A < B", "x & y", [{"model_name": "m", "value": 0.123456, "count": 2}])
-    page = html_fragment([small["lemma2"], small["definition1"], table])
-    assert page.startswith('<section id="gradients">')
-    assert page.count("<img ") == 1
-    assert page.count("<table>") == 2
-    assert not re.search(r'src="(?!data:)', page)
-    assert "A &lt; B" in page
-    assert "x &amp; y" in page
-    assert "<td>0.123</td><td>2</td>" in page
+    exhibits = [small["lemma2"], small["definition1"], table]
+    for exhibit in exhibits:
+        write(exhibit, tmp_path)
+    write_index(exhibits, tmp_path)
+    drawn, judged, plain = read(tmp_path / INDEX)
+    assert drawn.image == (tmp_path / "lemma2.svg").read_bytes()
+    assert drawn.rows == []
+    assert judged.rows[0]["model"] == "ct-rnn"
+    assert (plain.title, plain.caption) == ("A < B", "x & y")
+    assert plain.rows == [{"model_name": "m", "value": "0.123", "count": "2"}]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "3",
+        '["x"]',
+        '[{"name": "a"}]',
+        '[{"name": "../secret", "title": "", "caption": ""}]',
+        '[{"name": "gone", "title": "", "caption": ""}]',
+        '[{"name": "a", "title": "", "caption": "", "html": "<script>"}]',
+        "\xff",
+    ],
+)
+def test_a_list_that_is_not_ours_is_refused_by_name(tmp_path, content):
+    (tmp_path / INDEX).write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"gradients\.json is no list of exhibits that can be read"):
+        read(tmp_path / INDEX)
 
 
 def test_settings_name_the_models_there_are():
@@ -92,7 +113,7 @@ def test_the_command_writes_every_exhibit(tmp_path, monkeypatch):
     assert result.exit_code == 0
     assert "Time leaves the memory of ode-lstm alone" in result.stdout
     assert "s  lemma2" in result.stderr
-    assert (tmp_path / "gradients.html").read_text(encoding="utf-8").count("<figure ") == 2
+    assert [plate.name for plate in read(tmp_path / INDEX)] == ["lemma2", "table1"]
 
 
 @pytest.mark.slow

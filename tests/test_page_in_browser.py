@@ -44,9 +44,10 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_seeds(root, RunConfig("walker", "ode-lstm"), 0.90, 0.91)
     write_failed(root, RunConfig("walker", "lstm"))
     (root / "theory").mkdir()
-    (root / "theory" / "gradients.html").write_text(
-        '<section id="gradients"><h2>Gradient flow</h2><figure>one figure</figure></section>'
+    (root / "theory" / "gradients.json").write_text(
+        '[{"name": "one", "title": "One", "caption": "A table."}]'
     )
+    (root / "theory" / "one.csv").write_text("model,norm\nlstm,0.5\n")
     path = root / "page.html"
     path.write_text(report(root), encoding="utf-8")
     return path

@@ -89,7 +89,7 @@ def report(
 @app.command()
 def gradients(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for figures, numbers, the page's section.")
+        Path, typer.Option("--output", "-o", help="Folder for figures, numbers and their list.")
     ],
     models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
     lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2)] = 256,
@@ -101,7 +101,7 @@ def gradients(
     Example: `lapse gradients --models ode-rnn,ode-lstm --lags 64 -o theory`
     """
     from lapse.gradients.exhibits import Settings
-    from lapse.gradients.gallery import html_fragment, run, write
+    from lapse.gradients.gallery import run, write, write_index
     from lapse.models import MODELS
 
     chosen = tuple(MODELS) if models == "all" else tuple(name.strip() for name in models.split(","))
@@ -118,7 +118,7 @@ def gradients(
         write(exhibit, output)
         typer.echo(f"{time.monotonic() - start:6.1f} s  {exhibit.name}", err=True)
         typer.echo(f"{exhibit.name}: {exhibit.caption}")
-    (output / "gradients.html").write_text(html_fragment(exhibits), encoding="utf-8")
+    write_index(exhibits, output)
 
 
 @app.command()

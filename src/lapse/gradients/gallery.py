@@ -1,12 +1,13 @@
-"""Exhibits on disk and on a page: PNG and SVG figures, CSV numbers, an HTML fragment."""
+"""Exhibits on disk: PNG and SVG figures, CSV numbers, and a list of them for the report page."""
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 import io
+import json
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,12 @@ import torch
 
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
 from lapse.palette import drawing
+from lapse.sequences.storage import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+INDEX = "gradients.json"
 
 
 def run(settings: Settings) -> Iterator[Exhibit]:
@@ -56,33 +60,54 @@ def _rendered(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def html_fragment(exhibits: Iterable[Exhibit]) -> str:
-    """A ``<section>`` for a larger page: figures inside it as SVG, so that it needs no other file."""
-    parts = ['<section id="gradients">', "<h2>Gradient flow</h2>"]
-    with drawing():
-        parts += [_figure_html(exhibit) for exhibit in exhibits]
-    return "\n".join([*parts, "</section>"]) + "\n"
+def write_index(exhibits: Iterable[Exhibit], directory: Path) -> None:
+    """`gradients.json`: which exhibits are in the directory, with their titles and captions, for the report page."""
+    entries = [{"name": e.name, "title": e.title, "caption": e.caption} for e in exhibits]
+    text = json.dumps(entries, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(directory / INDEX, lambda file: file.write(text.encode()))
 
 
-def _figure_html(exhibit: Exhibit) -> str:
-    body = _table_html(exhibit) if exhibit.figure is None else _image_html(exhibit)
-    title, caption = html.escape(exhibit.title), html.escape(exhibit.caption)
-    parts = [f"<h3>{title}</h3>", body, f"<figcaption>{caption}</figcaption>"]
-    return "\n".join([f'<figure id="gradients-{exhibit.name}">', *parts, "</figure>"])
+@dataclass(frozen=True)
+class Plate:
+    """An exhibit as it was stored: plain data, which whoever shows it must escape.
+
+    Args:
+        name: of its files, without suffix.
+        title: its heading.
+        caption: what it shows.
+        image: the bytes of its SVG figure; None if it is a table.
+        rows: the table as text; empty if it is a figure.
+    """
+
+    name: str
+    title: str
+    caption: str
+    image: bytes | None
+    rows: list[dict[str, str]]
 
 
-def _image_html(exhibit: Exhibit) -> str:
-    assert exhibit.figure is not None
-    data = base64.b64encode(_rendered(exhibit.figure(), "svg")).decode()
-    return f'<img alt="{html.escape(exhibit.title)}" src="data:image/svg+xml;base64,{data}">'
+def read(index: Path) -> list[Plate]:
+    """The exhibits that a `gradients.json` lists; a ValueError that names the file if it is not one of ours."""
+    try:
+        return [_plate(index.parent, **entry) for entry in json.loads(index.read_bytes())]
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{index} is no list of exhibits that can be read ({error})") from error
 
 
-def _table_html(exhibit: Exhibit) -> str:
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in exhibit.table[0])
-    rows = ("".join(f"<td>{html.escape(_short(v))}</td>" for v in row.values()) for row in exhibit.table)
-    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+def _plate(directory: Path, name: str, title: str, caption: str) -> Plate:
+    if not re.fullmatch(r"[\w-]+", name):
+        raise ValueError(f"{name!r} is not the name of an exhibit")
+    drawing = directory / f"{name}.svg"
+    if drawing.exists():
+        return Plate(name, title, caption, drawing.read_bytes(), [])
+    with (directory / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        rows = [{str(k): _short(str(v)) for k, v in row.items()} for row in csv.DictReader(file)]
+    return Plate(name, title, caption, None, rows)
 
 
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _short(text: str) -> str:
+    """Three digits of a number that has more; words and whole numbers as they are."""
+    try:
+        return text if text.lstrip("-").isdigit() else f"{float(text):.3g}"
+    except ValueError:
+        return text

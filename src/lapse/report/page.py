@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import lapse
+from lapse.gradients import gallery
+from lapse.gradients.gallery import Plate
 from lapse.models.registry import label_of
 from lapse.report import figures, formats, theme
 from lapse.report.baselines import baselines
@@ -48,13 +51,18 @@ def report(root: str | Path, data_dir: str | Path | None = None, say: Say = lamb
     """The page for the runs under ``root``; ``say`` hears what is being worked on."""
     collection = Collection.read(root)
     sections = [_section(table, data_dir, say) for table in build_tables(collection)]
-    return render(collection, sections, gradient_section(Path(root)))
+    return render(collection, sections, *stored_exhibits(Path(root)))
 
 
-def gradient_section(root: Path) -> str:
-    """What `lapse gradients -o FOLDER` left under ``root`` for the page; the first, where there are several."""
-    found = sorted(root.rglob("gradients.html"))
-    return found[0].read_text(encoding="utf-8") if found else ""
+def stored_exhibits(root: Path) -> tuple[list[Plate], list[str]]:
+    """What `lapse gradients -o FOLDER` left under `root`, the first that can be read; and which others cannot."""
+    unreadable: list[str] = []
+    for index in sorted(root.rglob(gallery.INDEX)):
+        try:
+            return gallery.read(index), unreadable
+        except ValueError as error:
+            unreadable.append(f"Left out: {error}.")
+    return [], unreadable
 
 
 def with_baselines(table: Table, data_dir: str | Path | None = None) -> tuple[Table, Splits | None]:
@@ -96,7 +104,13 @@ def _facts(task: Task, splits: Splits) -> tuple[tuple[str, str], ...]:
     )
 
 
-def render(collection: Collection, sections: Sequence[Section], gradients: str = "") -> str:
+def render(
+    collection: Collection,
+    sections: Sequence[Section],
+    plates: Sequence[Plate] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """The page of these parts; every string is escaped by the template."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -109,10 +123,12 @@ def render(collection: Collection, sections: Sequence[Section], gradients: str =
     environment.globals.update(
         formats=formats, display_name=display_name, swatches=swatches, config_text=config_text
     )
+    environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
     return environment.get_template("page.html.jinja").render(
         collection=collection,
         sections=sections,
-        gradients=gradients,
+        plates=plates,
+        remarks=[collection.left_out(), *remarks],
         theme=theme.css(),
         version=lapse.__version__,
         models=sorted({row.name for section in sections for row in section.table.models}),
@@ -131,7 +147,7 @@ def _spoken(row: Row) -> str:
 def swatches(table: Table) -> list[dict[str, str]]:
     """How each model row is drawn in the figures: the table is their legend."""
     return [
-        {"colour": f"var(--m-{row.name})", "dash": theme.css_dash(theme.model_dash(row.name, variant))}
+        {"colour": theme.variable(row.name), "dash": theme.css_dash(theme.model_dash(row.name, variant))}
         for row, variant in zip(table.models, figures.variants(table), strict=True)
     ]
 

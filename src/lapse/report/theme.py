@@ -36,6 +36,11 @@ def model_colour(model: str) -> str:
     return "#010101" if colour == "#000000" else colour
 
 
+def variable(model: str) -> str:
+    """The colour in CSS: a variable with a light and a dark value; for a model from elsewhere its one colour."""
+    return f"var(--m-{model})" if model in MODELS else model_colour(model)
+
+
 def model_dash(model: str, variant: int = 0) -> object:
     return look_of(model).dash if variant == 0 else VARIANT_DASHES[(variant - 1) % len(VARIANT_DASHES)]
 

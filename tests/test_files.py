@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import textwrap
 import threading
 import time
@@ -20,6 +21,7 @@ import pytest
 
 import standins
 from lapse import Sequences
+from lapse.cache import cache_folder
 from lapse.tasks import DataFileError, Splits, files
 from lapse.tasks.prepared import prepared
 from standins import put
@@ -62,7 +64,15 @@ def test_an_unpacked_file_is_as_good(tmp_path: Path) -> None:
 
 def test_the_usual_cache_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAPSE_CACHE")
-    assert files.cache_folder().name == "lapse"
+    assert cache_folder().name == "lapse"
+
+
+def test_who_has_no_home_has_a_cache_among_the_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No home in the environment and no entry among the users, as in some containers."""
+    for name in ("LAPSE_CACHE", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert cache_folder() == Path(tempfile.gettempdir()) / f"cache-{os.getuid()}" / "lapse"
 
 
 def test_a_named_folder_must_exist(tmp_path: Path) -> None:
@@ -431,7 +441,7 @@ def test_a_plain_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.Monk
 def test_who_waits_for_another_process_is_told(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(files, "TELL_AFTER", 0.05)
+    monkeypatch.setattr("lapse.cache.TELL_AFTER", 0.05)
     release = threading.Event()
 
     def slow() -> Splits:

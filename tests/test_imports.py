@@ -14,6 +14,7 @@ FLOW = (
     "extras",
     "examples",
     "references",
+    "cache",
     "sequences",
     "events",
     "solvers",

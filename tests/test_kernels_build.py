@@ -3,26 +3,55 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy.random.mtrand
 import pytest
 import torch
 
 import lapse
-from lapse.kernels import native, program
+from lapse.kernels import build, native, program
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty cache folder, and a library that was not looked for yet."""
     monkeypatch.setenv("LAPSE_CACHE", str(tmp_path / "cache"))
     native.library.cache_clear()
     yield tmp_path
     monkeypatch.undo()
     native.library.cache_clear()
+
+
+BUILT = build.build() if native.library() is not None else Path("nowhere")
+
+
+def compiler(folder: Path, action: str) -> Path:
+    """A compiler that does what a line of shell says; $out is the file it should make. It notes every call."""
+    path = folder / "compiler"
+    path.write_text(
+        f"""#!/bin/sh
+for out; do :; done
+[ "$out" = --version ] && echo one of ours && exit
+echo compiled >> {folder}/calls
+{action}
+"""
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def copying(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """A compiler that is done in no time, for it has the library already; how often it was called."""
+    monkeypatch.setenv("CXX", str(compiler(fresh, f"cp {BUILT} $out")))
+    return lambda: len((fresh / "calls").read_text().splitlines())
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +101,9 @@ def test_import_compiles_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_may_race(tmp_path: Path) -> None:
-    code = "from lapse.kernels import native; native.library().lapse_vector_bytes(); print(native.build())"
+    code = (
+        "from lapse.kernels import build, native; native.library().lapse_vector_bytes(); print(build.build())"
+    )
     environment = {**os.environ, "LAPSE_CACHE": str(tmp_path), "LAPSE_CXXFLAGS": "-O0"}
     started = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
@@ -80,19 +111,156 @@ def test_processes_may_race(tmp_path: Path) -> None:
     ]
     paths = {process.communicate()[0].strip() for process in started}
     assert [process.returncode for process in started] == [0, 0, 0]
-    assert [str(p) for p in tmp_path.iterdir()] == list(paths)
+    assert {str(p) for p in (tmp_path / "kernels").glob("*.so")} == paths
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["DEFAULT", "AVX2", "AVX512"])
-def test_every_level_compiles(level: str, tmp_path: Path) -> None:
-    code = "from lapse.kernels import native; print(native.build())"
-    done = run(code, LAPSE_CACHE=str(tmp_path), LAPSE_CPU=level)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("level", build.LEVELS)
+def test_every_level_compiles(level: str, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setenv("LAPSE_CPU", level)
+    assert build.build().stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:-999] + b"?" + b[-998:]]
+)
+def test_a_damaged_library_is_built_again(
+    damage: Callable[[bytes], bytes], copying: Callable[[], int]
+) -> None:
+    """Loading one that was cut off ends the process with SIGBUS."""
+    path = build.build()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert build.build().read_bytes() == whole
+    assert copying() == 2
+    assert native.library() is not None
+    assert copying() == 2
+
+
+@pytest.mark.parametrize("before", ["env ", "env A=1 "])
+def test_a_compiler_may_come_with_words_before_and_after(
+    before: str, copying: Callable[[], int], fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `ccache g++` and `g++ -pipe`."""
+    monkeypatch.setenv("CXX", f"{before}{fresh}/compiler -pipe")
+    assert native.library() is not None
+    assert copying() == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("true", "cannot write the compiled kernels"),
+        ("echo no licence >&2; exit 3", "failed: no licence"),
+        ("printf '\\377' >&2; exit 1", "failed: \ufffd"),
+        ("echo nonsense > $out", "invalid ELF header|file too short"),
+        (f"cp {numpy.random.mtrand.__file__} $out", "lapse_layout"),
+        ("sleep 60", "timed out"),
+    ],
+    ids=["nothing", "failure", "bytes", "nonsense", "another library", "sleep"],
+)
+def test_an_odd_compiler_is_reported(
+    action: str, message: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PATIENCE", 2.0)
+    monkeypatch.setenv("CXX", str(compiler(fresh, action)))
+    with pytest.warns(UserWarning, match=message):
+        assert native.library() is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("CXX", "g++ 'half", "cannot read CXX=g\\+\\+ 'half"),
+        ("LAPSE_CXXFLAGS", '"half', "cannot read LAPSE_CXXFLAGS"),
+        ("LAPSE_CPU", "AVX512", "LAPSE_CPU=AVX512 is beyond this processor, which has AVX2"),
+        ("LAPSE_CPU", "pentium", "LAPSE_CPU must be one of DEFAULT, AVX2, AVX512, got PENTIUM"),
+        ("LAPSE_CACHE", "~no-such-user/cache", "no folder for the compiled kernels"),
+    ],
+)
+def test_an_odd_variable_is_reported(
+    variable: str,
+    value: str,
+    message: str,
+    copying: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setenv(variable, value)
+    with pytest.warns(UserWarning, match=message):
+        assert native.library() is None
+
+
+def test_a_lower_level_may_be_asked_for(
+    copying: Callable[[], int], fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_CPU", "default")
+    assert build.level() == "DEFAULT"
+    monkeypatch.delenv("LAPSE_CPU")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert build.level() == "DEFAULT"
+
+
+@pytest.mark.parametrize("which", ["folder", "file"])
+@pytest.mark.parametrize("fault", ["group", "others", "owner"])
+def test_code_that_others_could_change_is_refused(
+    which: str, fault: str, copying: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build.build()
+    path = path.parent if which == "folder" else path
+    if fault == "owner":
+        if os.geteuid():
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        else:
+            os.chown(path, 12345, 12345)
+        message = "belongs to another user"
+    else:
+        path.chmod(path.stat().st_mode | (0o020 if fault == "group" else 0o002))
+        message = "others may write to"
+    with pytest.warns(UserWarning, match=message):
+        assert native.library() is None
+
+
+def test_code_is_private_whatever_the_users_mask(copying: Callable[[], int]) -> None:
+    before = os.umask(0)
+    try:
+        path = build.build()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert native.library() is not None
+
+
+def test_what_a_killed_compiler_left_is_removed(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fresh / "cache" / "kernels"
+    monkeypatch.setenv("CXX", str(compiler(fresh, "echo part > $out; exec sleep 60")))
+    code = "from lapse.kernels import build; build.build()"
+    # Its own group of processes, so that the compiler is killed too.
+    victim = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    while not list(folder.glob(".partial-*/*.so")):
+        assert victim.poll() is None
+        time.sleep(0.02)
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.wait()
+    compiler(fresh, f"cp {BUILT} $out")
+    path = build.build()
+    assert sorted(p.suffix for p in folder.iterdir()) == [".lock", ".so"]
+    assert path.read_bytes() == BUILT.read_bytes()
+
+
+def test_a_library_of_another_layout_is_refused(
+    copying: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "LAYOUT", (*native.LAYOUT[:-1], 9))
+    with pytest.warns(UserWarning, match="compiled with another layout"):
+        assert native.library() is None
 
 
 def test_operations_are_numbered_as_in_the_sources() -> None:
-    text = (native.SOURCES / "ops.h").read_text()
+    text = (build.SOURCES / "ops.h").read_text()
     table = text[text.index("#define LAPSE_OPS") : text.index("enum Code")]
     names = [part.split(")")[0] for part in table.replace("LAPSE_OPS(X)", "").split("X(")[1:]]
     assert names == list(program.KINDS)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import lapse
 from lapse import kernels, recurrent
-from lapse.kernels import native
+from lapse.kernels import build, native
 
 BATCH, STEPS, HIDDEN, INPUT = 256, 32, 64, 1
 Run = Callable[[], object]
@@ -492,7 +492,7 @@ def record(lines: list[Line], settings: Settings) -> dict[str, Any]:
     """The results and the machine they are of, for JSON."""
     machine = {
         "processor": platform.processor() or platform.machine(),
-        "level": native.level(),
+        "level": build.level(),
         "torch": torch.__version__,
     }
     return {"settings": asdict(settings), "machine": machine, "lines": [asdict(one) for one in lines]}

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import lapse
-from lapse.kernels import native
+from lapse.kernels import build, native
 from lapse.tasks.files import search_folders
 
 
@@ -23,6 +23,6 @@ def describe(data_dir: Path | None = None) -> dict[str, str]:
         **{name: importlib.metadata.version(name) for name in ("torch", "numpy", "lightning", "pandas")},
         "cores": str(os.cpu_count()),
         "torch threads": str(torch.get_num_threads()),
-        "fused kernels": "none" if native.library() is None else native.level(),
+        "fused kernels": "none" if native.library() is None else build.level(),
         "data searched": ", ".join(str(folder) for folder in search_folders(data_dir)),
     }

@@ -1,42 +1,28 @@
-"""The compiled library: built once on first use, kept in the user's cache folder, loaded with ctypes.
-
-It has a plain C interface and includes nothing of torch or Python, so it builds in seconds and suits any version of
-either. The file's name holds a hash of the sources, the flags, the compiler and the processor's level: whatever
-changes makes another file, and files are put in place whole, so processes may race.
-"""
+"""The compiled library, loaded with ctypes: its arguments, and programs made ready for it."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
 import warnings
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lapse.kernels.program import CODES, NONE, TRANSFORMS, Program
-
-SOURCES = Path(__file__).parent / "csrc"
-
-# By the names of torch.backends.cpu.get_cpu_capability(), which looks at the processor this runs on. Elsewhere
-# (ARM, old x86) the compiler's baseline: the sources use its vector types, not one processor's instructions.
-LEVELS: dict[str, tuple[str, ...]] = {
-    "AVX512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma"),
-    "AVX2": ("-mavx2", "-mfma"),
-    "DEFAULT": (),
-}
-# Every loop begins a line of code: the products are faster for it, the most where two threads share a core.
-ALIGNED = ("-falign-functions=64", "-falign-loops=64")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", *ALIGNED, "-fPIC", "-shared", "-pthread", "-Wno-psabi")
+from lapse.kernels.build import Unavailable, build
+from lapse.kernels.program import (
+    BEFORE,
+    CODES,
+    MOST_SEGMENTS,
+    MOST_SOURCES,
+    NONE,
+    TRANSFORMS,
+    Op,
+    Parameter,
+    Program,
+)
 
 NO_MEMORY = -2  # kNoMemory of csrc/run.cpp
 
@@ -50,6 +36,22 @@ class _Op(ctypes.Structure):
         ("replay", ctypes.c_int32),
         ("num", ctypes.c_double * 8),
     )
+
+
+def _int32(*names: str) -> tuple[tuple[str, type[ctypes.c_int32]], ...]:
+    return tuple((name, ctypes.c_int32) for name in names)
+
+
+class _Register(ctypes.Structure):
+    _fields_ = _int32("size", "saved", "home")
+
+
+class _Parameter(ctypes.Structure):
+    _fields_ = _int32("tensor", "segments", "rows", "columns", "stride", "offset", "transform")
+
+
+class _Port(ctypes.Structure):
+    _fields_ = _int32("register", "segments", "row_stride", "segment_stride", "unit_stride")
 
 
 class Call(ctypes.Structure):
@@ -70,70 +72,29 @@ class Call(ctypes.Structure):
     )  # fmt: skip
 
 
-class Unavailable(RuntimeError):
-    """There is no compiled library, and why."""
-
-
-def level() -> str:
-    """The processor's level: "AVX512", "AVX2" or "DEFAULT"; the environment variable LAPSE_CPU overrides it."""
-    name = os.environ.get("LAPSE_CPU") or torch.backends.cpu.get_cpu_capability()
-    return name if name in LEVELS and platform.machine().lower() in ("x86_64", "amd64") else "DEFAULT"
-
-
-def cache_folder() -> Path:
-    """Where compiled libraries are kept: $LAPSE_CACHE, or the user's cache folder."""
-    if folder := os.environ.get("LAPSE_CACHE"):
-        return Path(folder)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "lapse"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lapse"
-
-
-def compiler() -> str:
-    """The C++ compiler: $CXX, or the first one found."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        if name and (path := shutil.which(shlex.split(name)[0])):
-            return path
-    raise Unavailable("no C++ compiler found (c++, g++, clang++ or $CXX)")
-
-
-def build() -> Path:
-    """The library's file, compiled if it is not there yet."""
-    cxx = compiler()
-    flags = (*FLAGS, *LEVELS[level()], *shlex.split(os.environ.get("LAPSE_CXXFLAGS", "")))
-    path = cache_folder() / f"kernels-{_fingerprint(cxx, flags)}.so"
-    if path.exists():
-        return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            command = [cxx, *flags, str(SOURCES / "run.cpp"), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise Unavailable(f"{cxx} failed: {(done.stderr.strip().splitlines() or ['no message'])[0]}")
-            made.replace(path)
-    except OSError as error:
-        raise Unavailable(f"cannot write the compiled kernels: {error}") from error
-    return path
-
-
-def _fingerprint(cxx: str, flags: tuple[str, ...]) -> str:
-    version = subprocess.run([cxx, "--version"], capture_output=True, text=True, check=False).stdout
-    digest = hashlib.sha256("\0".join((version, platform.machine(), *flags)).encode())
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:16]
+# What both sides must agree on: the sizes of the arguments and some numbers, as `lapse_layout` of csrc/run.cpp says.
+LAYOUT = (
+    *(ctypes.sizeof(struct) for struct in (_Op, Call, _Register, _Parameter, _Port)),
+    *(BEFORE, MOST_SOURCES, MOST_SEGMENTS),
+)
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels; None, with one line of notice, where they cannot be had."""
     try:
-        loaded = ctypes.CDLL(str(build()))
-    except (Unavailable, OSError) as error:
+        return _loaded(build())
+    except (Unavailable, OSError, AttributeError) as error:  # the last: it lacks a function
         warnings.warn(f"lapse runs without its fused kernels, several times slower: {error}", stacklevel=2)
         return None
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    layout = (ctypes.c_int64 * len(LAYOUT))()
+    loaded.lapse_layout(layout)
+    if tuple(layout) != LAYOUT:
+        raise Unavailable(f"{path} was compiled with another layout: {tuple(layout)}, expected {LAYOUT}")
     loaded.lapse_same.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int32)
     for kind in ("f32", "f64"):
         getattr(loaded, f"lapse_plan_{kind}").restype = ctypes.c_void_p
@@ -163,22 +124,20 @@ class Plan:
         self.library = loaded
         ints = ctypes.c_int32
         ops = (_Op * len(program.ops))(*(_op(o) for o in program.ops))
-        registers = _flat(
-            [(size, int(i in program.saved), program.homes[i]) for i, size in enumerate(program.registers)]
+        registers = (_Register * len(program.registers))(
+            *(
+                _Register(size, i in program.saved, program.homes[i])
+                for i, size in enumerate(program.registers)
+            )
         )
-        parameters = _flat(
-            [
-                (p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset, TRANSFORMS.index(p.transform))
-                for p in program.parameters
-            ]
-        )
-        states = _flat([_port(p) for p in program.states])
-        port = _flat([_port(program.input_port)])
+        parameters = (_Parameter * len(program.parameters))(*(_parameter(p) for p in program.parameters))
+        states = (_Port * len(program.states))(*(_Port(*astuple(port)) for port in program.states))
+        port = _Port(*astuple(program.input_port))
         unread = (ints * len(program.unread))(*program.unread)
         self.handle = ctypes.c_void_p(
             self.function("plan")(
                 ops, len(program.ops), registers, len(program.registers), parameters, len(program.parameters),
-                states, len(program.states), port, unread, len(program.unread),
+                states, len(program.states), ctypes.byref(port), unread, len(program.unread),
             )
         )  # fmt: skip
         sizes = (ctypes.c_int64 * 3)()
@@ -211,7 +170,12 @@ class Plan:
             raise MemoryError("no memory for the backward pass")
 
 
-def _op(op: Any) -> _Op:
+def _parameter(p: Parameter) -> _Parameter:
+    transform = TRANSFORMS.index(p.transform)
+    return _Parameter(p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset, transform)
+
+
+def _op(op: Op) -> _Op:
     def filled(values: Any, length: int, rest: int) -> tuple[Any, ...]:
         assert len(values) <= length, f"{op.name}: too many operands"
         return (*values, *([rest] * (length - len(values))))
@@ -224,12 +188,3 @@ def _op(op: Any) -> _Op:
         int(op.replay),
         filled([float(n) for n in op.numbers], 8, 0),
     )
-
-
-def _port(port: Any) -> tuple[int, ...]:
-    return port.register, port.segments, port.row_stride, port.segment_stride, port.unit_stride
-
-
-def _flat(rows: list[tuple[int, ...]]) -> ctypes.Array[ctypes.c_int32]:
-    values = [v for row in rows for v in row]
-    return (ctypes.c_int32 * len(values))(*values)

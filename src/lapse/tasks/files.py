@@ -10,11 +10,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import logging
 import os
-import shutil
 import tarfile
-import tempfile
 import time
 import zipfile
 import zlib
@@ -24,21 +21,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 from urllib.request import urlopen
 
+from lapse import cache
+from lapse.cache import cache_folder
 from lapse.sequences.storage import NO_SPACE
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 Members = dict[str, bytes]
 LARGEST = 2**30  # bytes unpacked; the largest real file has 35 MB, so more is a mistake or an attack
 SILENCE = 30.0  # seconds without a byte from a server before a download is given up
 DEADLINE = 3600.0  # seconds for a download in all, against a server that sends a byte now and then
-TELL_AFTER = 2.0  # seconds of waiting for another process before saying so
-
-_log = logging.getLogger(__name__)
 
 
 class DataFileError(RuntimeError):
@@ -86,14 +79,6 @@ class Source:
     path: str
     folder: str
     digest: str
-
-
-def cache_folder() -> Path:
-    if chosen := os.environ.get("LAPSE_CACHE"):
-        return Path(chosen).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("lapse")
 
 
 def search_folders(data_dir: str | Path | None) -> list[Path]:
@@ -213,41 +198,14 @@ def _verify(file: DataFile, partial: Path, target: Path) -> None:
 @contextmanager
 def writing(target: Path) -> Iterator[Path]:
     """A place to write `target` before renaming it; one process at a time, nothing left on failure."""
-    from filelock import FileLock
-
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        locks = cache_folder() / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-        prefix = f".partial-{key}-"
-        with _told(FileLock(locks / f"{target.name}-{key}.lock"), target):
-            # Whoever left these was killed: the lock is ours now.
-            for stale in target.parent.glob(f"{prefix}*"):
-                shutil.rmtree(stale, ignore_errors=True)
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
-                yield Path(folder) / target.name
+        with cache.writing(target, locks=cache_folder() / "locks") as partial:
+            yield partial
     except OSError as error:
         reason = "no space left" if error.errno in NO_SPACE else str(error)
         raise DataFileError(
             f"cannot write {target}: {reason}; free some space, or set LAPSE_CACHE to a folder elsewhere"
         ) from error
-
-
-@contextmanager
-def _told(lock: FileLock, target: Path) -> Iterator[None]:
-    """The lock, and a line to whoever has to wait for it."""
-    from filelock import Timeout
-
-    try:
-        lock.acquire(timeout=TELL_AFTER)
-    except Timeout:
-        _log.warning("waiting for another process that makes %s; its lock is %s", target, lock.lock_file)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _unzipped(path: Path) -> bytes:

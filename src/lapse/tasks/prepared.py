@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lapse.cache import cache_folder
 from lapse.sequences import Sequences
 from lapse.tasks.base import Splits
-from lapse.tasks.files import DataFileError, Source, cache_folder, writing
+from lapse.tasks.files import DataFileError, Source, writing
 
 # Raise when a loader's output or the file format changes, so that old preparations are not taken for new ones.
 VERSION = 2

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lapse.cache import cache_folder
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
 from lapse.tasks.base import MSE, PaperSettings, Splits, Task
@@ -28,7 +29,6 @@ from lapse.tasks.files import (
     DataFileError,
     Members,
     Source,
-    cache_folder,
     members_digest,
     read_archive,
     writing,

@@ -585,4 +585,10 @@ int32_t lapse_same(const void* const* now, const void* const* then, const int64_
   return 1;
 }
 int32_t lapse_vector_bytes() { return kVectorBytes; }
+// What lapse/kernels/native.py must agree with.
+void lapse_layout(int64_t* layout) {
+  for (const size_t size : {sizeof(Op), sizeof(Call), sizeof(Register), sizeof(Parameter), sizeof(Port)})
+    *layout++ = int64_t(size);
+  for (const int32_t number : {kBefore, kMostSources, kMostSegments}) *layout++ = number;
+}
 }

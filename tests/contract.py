@@ -33,7 +33,7 @@ class GRUDWithMissing(lapse.GRUD):
 LAYERS: dict[str, Make] = {
     **lapse.MODELS,
     "gru-d with missing": GRUDWithMissing,
-    "ode-lstm autonomous": partial(lapse.ODELSTM, form="autonomous"),
+    "ode-lstm driven": partial(lapse.ODELSTM, form="driven"),
     "ode-rnn jump": partial(lapse.ODERNN, form="jump"),
 }
 

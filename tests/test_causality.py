@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapse import MODELS, TASKS, Sequences, layers
+from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Sequences
 from lapse.models import ModelConfig, SequenceModel
+from lapse.recurrent import Hidden
 from lapse.training import Objective, TrainConfig, fit
 from lapse.training.causality import SeesTheFuture, check_causality
 
@@ -58,26 +59,26 @@ def test_every_model_is_caught_reading_backward(name: str) -> None:
         check_causality(model_of(name, data, "walker", bidirectional=True), data)
 
 
-class Normalised(layers.AugmentedLSTM):
+class Normalised(AugmentedLSTM):
     """A subtle cheat: outputs are scaled by their size over the whole sequence."""
 
-    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, layers.Hidden]:
+    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, Hidden]:
         output, state = super().forward(*args, **kwargs)  # type: ignore[arg-type]
         assert isinstance(output, Tensor)
         return output / output.std(1, keepdim=True), state
 
 
-class OneStepAhead(layers.AugmentedLSTM):
+class OneStepAhead(AugmentedLSTM):
     """The cheat that pays on Walker2d: the next input is in reach."""
 
-    def forward(self, input: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, layers.Hidden]:  # type: ignore[override]
+    def forward(self, input: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Hidden]:  # type: ignore[override]
         ahead = torch.cat([input[:, 1:], input[:, -1:]], 1)
         return super().forward(ahead, *args, **kwargs)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize("cheat", [Normalised, OneStepAhead])
 def test_a_cheat_is_turned_away_before_it_trains(
-    cheat: type[layers.RNN], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cheat: type[RNN], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(MODELS, "clairvoyant", cheat)
     data = sequences("walker")

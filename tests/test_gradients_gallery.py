@@ -18,6 +18,7 @@ from lapse.gradients.between import between_observations
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
 from lapse.gradients.gallery import INDEX, read, run, write, write_index
 from lapse.gradients.parity import ParityClassifier, parity_events, parity_surface, teaching_signal
+from lapse.gradients.theorems import make_layer
 from lapse.models.registry import look_of
 
 
@@ -189,7 +190,7 @@ def test_figure_2_in_units_of_a_bit():
     signals, slopes = {}, {}
     for name in ("ode-rnn", "ct-rnn", "ode-lstm"):
         torch.manual_seed(0)
-        model = ParityClassifier(lapse.MODELS[name](1, 32))
+        model = ParityClassifier(make_layer(name, 1, 32).float())
         signals[name] = float(teaching_signal(model, events)[12])
         slopes[name] = parity_surface(model, events, 0, points=5).mean_slope
     assert signals["ct-rnn"] < 0.2 < signals["ode-lstm"] < 2 < signals["ode-rnn"]

@@ -187,7 +187,7 @@ def test_rows_that_start_from_zeros(
 @pytest.mark.parametrize("asked", ["input", "spans", "parameters"])
 def test_gradients_of_a_part_and_for_a_part(looked_at: str, asked: str) -> None:
     torch.manual_seed(0)
-    layer = lapse.ODELSTM(2, 5, dtype=torch.float64)
+    layer = lapse.ODELSTM(2, 5, form="driven", dtype=torch.float64)
     results = []
     x, spans = torch.randn(3, 6, 2).double(), torch.rand(3, 6).double()
     leaves = {"input": [x], "spans": [spans], "parameters": list(layer.parameters())}[asked]
@@ -295,7 +295,7 @@ def test_a_thread_that_does_it_all_gives_the_same_bits(monkeypatch: pytest.Monke
 def test_no_memory_for_a_pass_is_an_error_not_a_crash() -> None:
     script = """
 import resource, torch, lapse
-layer, x = lapse.ODELSTM(1, 64), torch.randn(64, 2000, 1)
+layer, x = lapse.ODELSTM(1, 64, form="driven"), torch.randn(64, 2000, 1)
 layer(x[:, :2])[0].sum().backward()
 with lapse.kernels.recompute(every=1000):
     loss = layer(x)[0][:, -1].sum()
@@ -435,7 +435,11 @@ def test_a_changed_setting_is_noticed() -> None:
 
 def layer_and_data() -> tuple[lapse.ODELSTM, Tensor, Tensor]:
     torch.manual_seed(0)
-    return lapse.ODELSTM(2, 5, dtype=torch.float64), torch.randn(3, 4, 2).double(), torch.rand(3, 4).double()
+    return (
+        lapse.ODELSTM(2, 5, form="driven", dtype=torch.float64),
+        torch.randn(3, 4, 2).double(),
+        torch.rand(3, 4).double(),
+    )
 
 
 def test_double_backward() -> None:
@@ -619,7 +623,7 @@ def test_recompute_wants_a_whole_number() -> None:
 def test_every_layout_is_read_and_written_where_it_lies(layout: str, bidirectional: bool) -> None:
     """Against the reference, padding full of NaN, on workspaces that hold NaN from their last use."""
     torch.manual_seed(0)
-    layer = lapse.ODELSTM(2, 5, bidirectional=bidirectional, dtype=torch.float64)
+    layer = lapse.ODELSTM(2, 5, form="driven", bidirectional=bidirectional, dtype=torch.float64)
     layer.batch_first = layout != "steps first"
     lengths = [7] if layout == "unbatched" else [3, 7, 1, 5, 7]
     x, spans = torch.randn(len(lengths), 9, 2).double(), torch.rand(len(lengths), 9).double()
@@ -789,7 +793,7 @@ def test_what_was_saved_may_have_moved(hooks: str) -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_gradient_of_one_state_alone(which: int) -> None:
     torch.manual_seed(0)
-    layer = lapse.ODELSTM(2, 5, dtype=torch.float64)
+    layer = lapse.ODELSTM(2, 5, form="driven", dtype=torch.float64)
     x, start = torch.randn(3, 4, 2).double(), torch.randn(2, 1, 3, 5).double()
     results = []
     for backend in ("fused", "reference"):
@@ -810,7 +814,7 @@ def test_a_mean_that_is_learned_takes_the_reference() -> None:
 
 def test_weights_that_are_not_finite_show_at_the_first_step() -> None:
     """Products with a state of zeros are left out, but zero times NaN is NaN."""
-    layer, x = lapse.ODELSTM(2, 3), torch.randn(2, 1, 2)
+    layer, x = lapse.ODELSTM(2, 3, form="driven"), torch.randn(2, 1, 2)
     with torch.no_grad():
         layer.cells[0].field.gates.weight_hh[1, 1] = torch.nan
     for backend in ("fused", "reference"):

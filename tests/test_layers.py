@@ -227,7 +227,7 @@ def test_a_layer_shows_its_sizes():
     expected = "3, 5, num_layers=2, batch_first=False, dropout=0.1, bidirectional=True"
     assert layer.extra_repr() == expected
     assert "Gates(3, 5, count=4)" in repr(layer)
-    assert repr(layer.cells[0]).startswith("ODELSTMCell(")
+    assert repr(layer.cells[0]).startswith("AutonomousODELSTMCell(")
 
 
 def test_long_gaps_do_not_explode_by_default():
@@ -235,9 +235,9 @@ def test_long_gaps_do_not_explode_by_default():
     torch.manual_seed(0)
     gaps = torch.tensor([[0.0, 1.0, 168.0, 1.0]])
     input = torch.randn(1, 4, 3)
-    output, _ = lapse.ODELSTM(3, 16)(input, timespans=gaps)
+    output, _ = lapse.ODELSTM(3, 16, form="driven")(input, timespans=gaps)
     assert float(output.detach().abs().max()) <= 1.0
-    euler, _ = lapse.ODELSTM(3, 16, solver="euler")(input, timespans=gaps)
+    euler, _ = lapse.ODELSTM(3, 16, form="driven", solver="euler")(input, timespans=gaps)
     assert float(euler.detach().abs().max()) > 1e3
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -89,3 +92,25 @@ def test_another_file_is_refused(tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="holds no lapse model"):
         SequenceModel.load(tmp_path / "other.safetensors")
+
+
+def test_a_model_stored_without_a_form_was_a_driven_one(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    train = sequences(missing=False)
+    driven = SequenceModel(ModelConfig.for_data(train, 2, hidden_size=4, options={"form": "driven"}))
+    driven.save(tmp_path / "driven.safetensors")
+    config = dataclasses.asdict(driven.config) | {"options": {}}
+    old = tmp_path / "old.safetensors"
+    save_file(load_file(tmp_path / "driven.safetensors"), old, {"lapse": json.dumps(config)})
+    batch = train.batch([0, 1])
+    assert torch.equal(SequenceModel.load(old)(batch), driven(batch))
+
+
+def test_a_model_made_without_a_form_is_read_back_as_it_is(tmp_path):
+    train = sequences(missing=False)
+    model = SequenceModel(ModelConfig.for_data(train, 2, hidden_size=4))
+    assert model.config.options == {"form": "autonomous"}
+    model.save(tmp_path / "model.safetensors")
+    batch = train.batch([0, 1])
+    assert torch.equal(SequenceModel.load(tmp_path / "model.safetensors")(batch), model(batch))

@@ -95,7 +95,7 @@ def test_one_run_allows_no_test_and_the_table_says_so(
 
 def test_other_settings_are_other_rows_named_by_what_differs(tmp_path: Path) -> None:
     small = replace(ODE, hidden_size=32)
-    write_run(tmp_path, replace(small, model_options={}), 98.0)  # the layer's own form, not the preset's
+    write_run(tmp_path, replace(small, model_options={"form": "driven"}), 98.0)
     write_run(tmp_path, small, 99.0)
     table = table_of(tmp_path)
     assert [(row.name, row.label) for row in table.rows] == [

@@ -114,6 +114,29 @@ def test_the_paper_preset_is_the_paper() -> None:
     person = PRESETS["paper"](TASKS["person"], "ode-rnn", 0)
     assert (walker.train.epochs, walker.train.restore_best) == (200, True)
     assert (person.train.epochs, person.train.restore_best) == (200, False)
-    assert (walker.model_options, person.model_options) == ({"solver": "euler"}, {"solver": "rk4"})
+    assert walker.model_options == {"form": "driven", "solver": "euler"}
+    assert person.model_options == {"solver": "rk4"}
     with pytest.raises(ValueError, match="task 'mini-digits' is not in the paper; use the default preset"):
         PRESETS["paper"](TASKS["mini-digits"], "lstm", 0)
+
+
+def test_a_run_of_the_ode_lstm_says_its_form() -> None:
+    """Python and the command line agree, and what is stored cannot change its meaning with a default."""
+    task = TASKS["walker"]
+    assert PRESETS["default"](task, "ode-lstm").model_options == {"form": "autonomous"}
+    assert RunConfig("walker", "ode-lstm").model_options == {"form": "autonomous"}
+    assert PRESETS["paper"](task, "ode-lstm").model_options == {"form": "driven", "solver": "euler"}
+    assert PRESETS["paper"](task, "lstm").model_options == {}
+
+
+def test_a_stored_run_without_a_form_was_a_driven_one() -> None:
+    values = RunConfig("walker", "ode-lstm").as_dict() | {"model_options": {"solver": "euler"}}
+    assert RunConfig.from_dict(values).model_options == {"form": "driven", "solver": "euler"}
+    again = RunConfig.from_dict(RunConfig("walker", "ode-lstm").as_dict())
+    assert again.model_options == {"form": "autonomous"}
+
+
+def test_the_digest_of_a_run_recorded_earlier_is_the_same() -> None:
+    """A changed digest would do every recorded run again."""
+    assert PRESETS["paper"](TASKS["walker"], "gru-ode").digest == "163a6122"
+    assert PRESETS["paper"](TASKS["walker"], "ode-lstm").digest == "93acf73a"

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 import lapse
 from lapse.models import ModelConfig, SequenceModel
-from lapse.models.registry import find
+from lapse.models.registry import find, spelled_out, stored_options
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import with_absent_fields, without_absent_fields
 from lapse.tasks import TASKS, Splits, Task
@@ -47,13 +47,25 @@ class RunConfig:
     task_options: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
 
+    def __post_init__(self) -> None:
+        # The absence of an option in a stored config means what its default was when the config was stored.
+        object.__setattr__(self, "model_options", spelled_out(self.model, self.model_options))
+
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> RunConfig:
+        """The config that `as_dict` gave, also one that an earlier version stored.
+
+        Args:
+            values: The stored values. A run of the ODE-LSTM that was stored without its `form` was a driven one.
+        """
         train = TrainConfig(**with_absent_fields(TrainConfig, values["train"]))
-        return RunConfig(**with_absent_fields(RunConfig, {**values, "train": train}))
+        options = stored_options(values["model"], values.get("model_options", {}))
+        return RunConfig(
+            **with_absent_fields(RunConfig, {**values, "model_options": options, "train": train})
+        )
 
     @property
     def digest(self) -> str:
@@ -67,13 +79,14 @@ class RunConfig:
 
 
 def default_config(task: Task, model: str, seed: int = 0) -> RunConfig:
-    """What works best in practice: see :class:`lapse.training.TrainConfig` for the reason of each setting.
+    """What works best in practice: see `lapse.training.TrainConfig` for the reason of each setting.
 
-    The ODE-LSTM is trained in its autonomous form, which learns event-coded data where the driven one hardly moves
-    (docs/reproduce.md).
+    Args:
+        task: The task.
+        model: The name of the model.
+        seed: Decides weights, the order of batches and dropout.
     """
-    options = {"form": "autonomous"} if model == "ode-lstm" else {}
-    return RunConfig(task.name, model, model_options=options, train=TrainConfig(seed=seed))
+    return RunConfig(task.name, model, train=TrainConfig(seed=seed))
 
 
 def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:

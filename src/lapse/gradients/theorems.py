@@ -183,10 +183,18 @@ def irregular_batch(
 
 
 def make_layer(model: str, input_size: int, hidden_size: int, *, seed: int = 0) -> RNN:
-    """A layer of the registry in float64 with the weights it starts from."""
-    make: Callable[[int, int], RNN] = registry.find(model)  # every entry brings its own cell
+    """A layer of the registry in float64 with the weights it starts from, in the form that the paper analyses.
+
+    Args:
+        model: The name of the model.
+        input_size: The number of features of an observation.
+        hidden_size: The number of hidden units.
+        seed: Decides the weights.
+    """
+    make: Callable[..., RNN] = registry.find(model)  # every entry brings its own cell
+    form = {name: value for name, value in registry.find(model).paper_options.items() if name == "form"}
     torch.manual_seed(seed)
-    return make(input_size, hidden_size).double()
+    return make(input_size, hidden_size, **form).double()
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,7 @@ class MemoryFlow:
 def memory_flow(forget_bias: float, lags: int, *, hidden_size: int = 8, seed: int = 0) -> MemoryFlow:
     """dc_{t+L}/dc_t of an ODE-LSTM that starts as Theorem 3 assumes, over random gaps: the memory sees none of them."""
     torch.manual_seed(seed)
-    layer = ODELSTM(4, hidden_size, forget_bias=forget_bias).double()
+    layer = ODELSTM(4, hidden_size, form="driven", forget_bias=forget_bias).double()
     (cell,) = layer.cells
     assert isinstance(cell, Cell)
     start_near_zero(cell, forget_bias=forget_bias)
@@ -275,7 +283,7 @@ def memory_start(
 ) -> MemoryStart:
     """With the weights the library starts from, or (``near_zero``) those that the theorem assumes."""
     torch.manual_seed(seed)
-    layer = ODELSTM(4, hidden_size, forget_bias=forget_bias).double()
+    layer = ODELSTM(4, hidden_size, form="driven", forget_bias=forget_bias).double()
     (cell,) = layer.cells
     assert isinstance(cell, Cell)
     if near_zero:

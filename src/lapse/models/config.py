@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lapse.models.registry import find
+from lapse.models.registry import spelled_out
 from lapse.sequences import Sequences
 from lapse.solvers import SOLVERS
 
@@ -31,7 +31,7 @@ class ModelConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        find(self.model)
+        object.__setattr__(self, "options", spelled_out(self.model, self.options))
         if self.readout not in ("last", "every"):
             raise ValueError(f"readout must be 'last' or 'every', got {self.readout!r}")
         try:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lapse.models.config import ModelConfig
-from lapse.models.registry import find
+from lapse.models.registry import find, stored_options
 from lapse.recurrent import Hidden
 from lapse.sequences import Batch, Sequences, Standardizer
 
@@ -123,6 +123,8 @@ class SequenceModel(nn.Module):
                 )
             names = list(file.keys())
             weights = {name: file.get_tensor(name) for name in names}
-        model = SequenceModel(ModelConfig(**json.loads(metadata["lapse"])))
+        config = json.loads(metadata["lapse"])
+        config["options"] = stored_options(config["model"], config["options"])
+        model = SequenceModel(ModelConfig(**config))
         model.load_state_dict(weights)
         return model

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import colorsys
 import hashlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
 
 from lapse import recurrent
 from lapse.palette import DASHED, DOTTED, SOLID, Look
@@ -33,6 +36,33 @@ def find(name: str) -> type[recurrent.RNN]:
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
     return MODELS[name]
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """The options of a model's constructor with their defaults, sizes and the options of every layer left out."""
+    parameters = inspect.signature(find(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model for a config that may be stored: those whose default has changed once are never left out.
+
+    Args:
+        name: The name of the model.
+        options: The options as the caller gave them.
+    """
+    past, defaults = find(name).past_options, default_options(name)
+    return {option: defaults[option] for option in past} | dict(options)
+
+
+def stored_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model as a stored config means them: an absent one has the default of the time it was stored.
+
+    Args:
+        name: The name of the model.
+        options: The options as they are stored.
+    """
+    return {**find(name).past_options, **options}
 
 
 def label_of(name: str) -> str:

@@ -42,6 +42,7 @@ class RNN(nn.Module):
     - `forms`: its cells by the name of the form, where there is a choice.
     - `takes_missing`: whether it is told which features were observed.
     - `paper_options`: the options that the `paper` preset gives it.
+    - `past_options`: what the absence of an option in a stored config means, where its default has changed since.
 
     Args:
         input_size: The number of features of an observation.
@@ -57,6 +58,7 @@ class RNN(nn.Module):
 
     forms: ClassVar[Mapping[str, type[Cell]]] = {}
     paper_options: ClassVar[Mapping[str, Any]] = {}
+    past_options: ClassVar[Mapping[str, Any]] = {}
     takes_missing: bool = False
 
     def __init__(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapse.models.registry import find
+from lapse.models.registry import default_options
 from lapse.runs import PRESETS, Result, RunConfig
 from lapse.tasks import TASKS
 
@@ -160,13 +159,8 @@ def _flat(config: RunConfig) -> Settings:
     train.pop("seed")
     sizes = {"hidden_size": config.hidden_size, "num_layers": config.num_layers}
     # With the layer's own defaults: an option that a run leaves out may be one that its preset gives.
-    options = _layer_defaults(config.model) | dict(config.model_options)
+    options = default_options(config.model) | dict(config.model_options)
     return {name: _plain(value) for name, value in {**sizes, **train, **options}.items()}
-
-
-def _layer_defaults(model: str) -> Settings:
-    parameters = inspect.signature(find(model)).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,10 @@ import dataclasses
 import io
 import os
 import signal
+import subprocess
+import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -197,7 +200,7 @@ def test_a_run_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
 
     outcome = study(configs(1), tmp_path, workers=Doomed())
     assert outcome.failed[0].attempts == 3
-    assert "killed 3 times, as happens when memory runs out" in outcome.failed[0].error
+    assert "ended 3 times without a result" in outcome.failed[0].error
 
 
 def test_the_command_says_by_its_status_whether_a_run_failed(tmp_path: Path) -> None:
@@ -213,3 +216,136 @@ def test_the_command_says_by_its_status_whether_a_run_failed(tmp_path: Path) -> 
     typo = CliRunner().invoke(app, [*words, "--models", "lsmt"])
     assert typo.exit_code == 2
     assert "did you mean lstm" in typo.stderr
+
+
+class TerminatingWorkers(LocalWorkers):
+    """Workers of which the first gets SIGTERM in the midst of its training, as a batch system sends it."""
+
+
+def terminated_once(config: dict[str, Any], root: str, *rest: Any) -> None:
+    from lapse.training.learner import Learner
+
+    marker = Path(root, "terminated.txt")
+    step, steps = Learner.training_step, 0
+
+    def training_step(self: Any, *args: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 8 and not marker.exists():
+            marker.write_text("")
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args)
+
+    Learner.training_step = training_step  # type: ignore[method-assign]
+    run_in_worker(config, root, *rest)
+
+
+TerminatingWorkers.target = staticmethod(terminated_once)
+
+
+def test_a_terminated_worker_is_not_done_and_starts_again(tmp_path: Path) -> None:
+    config = small_config(7)
+    outcome = study([config], tmp_path, workers=TerminatingWorkers(tmp_path, 1))
+    assert (tmp_path / "terminated.txt").exists()
+    assert [(one.state, one.attempts) for one in outcome.runs] == [(State.DONE, 2)]
+    assert_same_run(config.folder(tmp_path), reference(config, tmp_path))
+
+
+class Liars:
+    """Workers that say they are done and leave this behind as a result."""
+
+    free = True
+
+    def __init__(self, result: bytes | None) -> None:
+        self.result = result
+        self.started: list[Run] = []
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def start(self, run: Run) -> None:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        if self.result is not None:
+            (run.folder / "result.json").write_bytes(self.result)
+        self.started.append(run)
+
+    def ended(self) -> Any:
+        ends, self.started = [(run, Ending.DONE) for run in self.started], []
+        return ends
+
+
+@pytest.mark.parametrize("result", [None, b"", b"{", b"null", b'{"test": 1}', b"\xff\xfe"])
+def test_a_run_without_a_whole_result_is_not_done(tmp_path: Path, result: bytes | None) -> None:
+    outcome = study(configs(1), tmp_path, workers=Liars(result))
+    assert outcome.failed[0].attempts == 3
+    assert outcome.results == []
+    assert "ended 3 times without a result" in outcome.failed[0].error
+
+
+def test_a_damaged_result_is_set_aside_and_the_run_done_again(tmp_path: Path) -> None:
+    config = small_config(8)
+    folder = config.folder(tmp_path)
+    study([config], tmp_path, workers=LocalWorkers(tmp_path, 1))
+    whole = (folder / "result.json").read_bytes()
+    (folder / "result.json").write_bytes(whole[: len(whole) // 2])
+    outcome = study([config], tmp_path, workers=LocalWorkers(tmp_path, 1))
+    assert [one.state for one in outcome.runs] == [State.DONE]
+    assert (folder / "unreadable-result.json").read_bytes() == whole[: len(whole) // 2]
+    assert_same_run(folder, reference(config, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\x00", b"epoch\n1\n", b"epoch,seconds\n1,x\n", b"a,b\n1,2,3\n"]
+)
+def test_odd_metrics_do_not_end_a_study(tmp_path: Path, content: bytes) -> None:
+    begun = Run(small_config(), small_config().folder(tmp_path), State.RUNNING)
+    begun.folder.mkdir(parents=True)
+    (begun.folder / "metrics.csv").write_bytes(content)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(Progress(2, console).render([begun]))
+
+
+def processes_of(mark: str) -> list[int]:
+    """The living processes with this word in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (process / "stat").read_text().rpartition(") ")[2][0]
+            if mark.encode() in (process / "environ").read_bytes() and state != "Z":
+                found.append(int(process.name))
+        except OSError:
+            continue  # it ended, or is not ours
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parents")
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_a_killed_study_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
+    mark = uuid.uuid4().hex
+    words = [
+        "study",
+        "--tasks",
+        "mini-digits",
+        "--models",
+        "lstm",
+        "-o",
+        str(tmp_path),
+        "--set",
+        "hidden_size=8",
+    ]
+    doomed = subprocess.Popen(
+        [sys.executable, "-c", "from lapse.cli import main; main()", *words],
+        env={**os.environ, "LAPSE_MARK": mark},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    if moment == "starting":  # the fork server has just begun to import
+        wait_for(lambda: len(processes_of(mark)) > 1)
+    else:
+        wait_for(lambda: list(tmp_path.glob("**/metrics.csv")))
+        assert len(processes_of(mark)) >= 4  # the study, its fork server, two workers
+    doomed.kill()
+    doomed.wait()
+    wait_for(lambda: not processes_of(mark), seconds=2)

@@ -7,6 +7,7 @@ that failed leaves ``error.txt`` and is tried again the next time.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -28,6 +29,12 @@ from lapse.sequences.storage import write_atomically
 from lapse.stored_config import with_absent_fields, without_absent_fields
 from lapse.tasks import TASKS, Splits, Task
 from lapse.training import Fitted, Objective, TrainConfig, evaluate, fit
+
+RESULT = "result.json"
+
+
+class UnreadableResult(ValueError):
+    """A `result.json` that is damaged, or of a version that has other fields."""
 
 
 class RunBusy(RuntimeError):
@@ -132,12 +139,26 @@ class Result:
 
     @staticmethod
     def read(folder: str | Path) -> Result | None:
-        """The result in a run's folder, or None if the run is not done."""
-        path = Path(folder) / "result.json"
-        if not path.exists():
+        """The result in a run's folder, or None if the run is not done: no result, or one that is not whole."""
+        path = Path(folder) / RESULT
+        try:
+            return Result.parse(path.read_bytes()) if path.exists() else None
+        except UnreadableResult:
             return None
-        values = json.loads(path.read_text())
-        return Result(**{**values, "config": RunConfig.from_dict(values["config"])})
+
+    @staticmethod
+    def parse(content: bytes) -> Result:
+        """The result that a file holds; `UnreadableResult` says what is wrong with another content."""
+        try:
+            values = json.loads(content)
+            result = Result(**{**values, "config": RunConfig.from_dict(values["config"])})
+            numbers = [*result.test.values(), *result.validation.values(), result.seconds_per_epoch]
+            if not all(isinstance(number, int | float) for number in numbers):
+                raise TypeError(f"expected numbers for figures, got {numbers}")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise UnreadableResult(f"no whole result of this version: {reason}") from error
+        return result
 
 
 def run(
@@ -159,10 +180,14 @@ def run(
         if (done := Result.read(folder)) is not None:
             return done
         with _recorded(config, folder):
+            if (
+                folder / RESULT
+            ).exists():  # damaged, or of another version: nothing is lost by doing the run again
+                os.replace(folder / RESULT, folder / "unreadable-result.json")
             trained = training.finish()
             trained.model.save(folder / "model.safetensors")
             result = trained.test()
-            _write_json(folder / "result.json", dataclasses.asdict(result))
+            _write_json(folder / RESULT, dataclasses.asdict(result))
         return result
 
 
@@ -297,6 +322,18 @@ class _Trained:
             seconds_per_epoch=seconds / len(history),
             events_per_second=self.splits.train.num_events * len(history) / seconds,
         )
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, float]]:
+    """One row per epoch, as `metrics.csv` has it; nothing without the file, and a ValueError if it is odd."""
+    path = Path(folder) / "metrics.csv"
+    if not path.exists():
+        return []
+    try:
+        with path.open(newline="") as file:
+            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise ValueError(f"{path} is no table of figures per epoch: {error}") from error
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

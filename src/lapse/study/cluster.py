@@ -8,7 +8,7 @@ from typing import Any
 
 from lapse.extras import extra
 from lapse.runs import RunConfig
-from lapse.study.local import BUSY, work
+from lapse.study.local import ending_of, work
 from lapse.study.schedule import Ending, Run
 
 
@@ -78,7 +78,7 @@ class RayWorkers:
             return Ending.FAILED
         except self._ray.exceptions.RayError:
             return Ending.KILLED  # of the worker, its machine, or for want of memory
-        return {0: Ending.DONE, BUSY: Ending.BUSY}.get(status, Ending.FAILED)
+        return ending_of(status)
 
 
 def _attempt(config: dict[str, Any], root: str, data_dir: str | None, threads: int) -> int:

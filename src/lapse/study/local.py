@@ -1,4 +1,4 @@
-"""Runs in processes of this machine: one process a run, one thread a process."""
+"""Runs in processes of this machine: one process per run, one thread per process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, ClassVar
 
+from _lapse_lifeline import STARTER, end_with_parent
 from lapse.runs import RunBusy, RunConfig, run
 from lapse.study.schedule import Ending, Run
 
 BUSY = 75  # the exit status that sysexits.h calls "try again later"
+TERMINATED = 128 + signal.SIGTERM  # the exit status that a shell gives a process ended by this signal
 # Set before a worker loads its numerical libraries, which read them once.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class LocalWorkers:
-    """At most ``count`` processes at a time, each for one run.
+    """At most `count` processes at a time, each for one run.
 
-    One thread a process, because at these sizes two runs side by side finish sooner than one on two threads. A
+    One thread per process, because at these sizes two runs side by side finish sooner than one on two threads. A
     process ends with the study that started it, however that ends: nothing is left behind to hold a folder.
+
+    Args:
+        root: the folder of the runs.
+        count: how many processes at a time.
+        threads: threads of each process.
+        data_dir: where the data of the tasks are looked for first.
     """
 
     target: ClassVar[Callable[..., None]]  # what a process does; set below, where it is defined
@@ -40,8 +48,9 @@ class LocalWorkers:
         self._environment: dict[str, str | None] = {}
 
     def __enter__(self) -> LocalWorkers:
-        self._environment = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self.threads)))
+        told = {**dict.fromkeys(THREAD_VARIABLES, str(self.threads)), STARTER: str(os.getpid())}
+        self._environment = {name: os.environ.get(name) for name in told}
+        os.environ.update(told)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -70,11 +79,12 @@ class LocalWorkers:
             run, process = entry
             if process.exitcode is not None:
                 self._processes.remove(entry)
-                yield run, _ending(process.exitcode)
+                yield run, ending_of(process.exitcode)
 
 
-def _ending(status: int) -> Ending:
-    if status < 0:
+def ending_of(status: int) -> Ending:
+    """What the exit status of a worker tells; a negative one is the signal that killed it."""
+    if status < 0 or status == TERMINATED:
         return Ending.KILLED
     return {0: Ending.DONE, BUSY: Ending.BUSY}.get(status, Ending.FAILED)
 
@@ -84,12 +94,15 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lapse.study.local", "lightning", "torchmetrics.classification"])
+    context.set_forkserver_preload(
+        ["_lapse_lifeline", "lapse.study.local", "lightning", "torchmetrics.classification"]
+    )
     return context
 
 
 def run_in_worker(config: dict[str, Any], root: str, data_dir: str | Path | None, threads: int) -> None:
     """In the worker: do the run, and tell by the exit status how it went."""
+    end_with_parent()  # the fork server, which ends with the study
     threading.Thread(target=_end_with_the_study, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the study, which ends its workers
     sys.exit(work(RunConfig.from_dict(config), root, data_dir, threads))
@@ -109,6 +122,8 @@ def work(config: RunConfig, root: str | Path, data_dir: str | Path | None, threa
         run(config, root, data_dir=data_dir)
     except RunBusy:
         return BUSY
+    except SystemExit:
+        return TERMINATED  # Lightning turns SIGTERM into an exit without a status
     except Exception:
         return 1  # run() has left the traceback in error.txt
     return 0

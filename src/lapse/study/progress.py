@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lapse.runs import Result, RunConfig
+from lapse.runs import Result, RunConfig, read_metrics
 from lapse.study.schedule import Run, State, describe_failure
 from lapse.tasks import TASKS
 
@@ -33,12 +33,11 @@ class Curve:
     @staticmethod
     def read(folder: Path, metric: str) -> Curve:
         try:
-            with (folder / "metrics.csv").open(newline="") as file:
-                rows = list(csv.DictReader(file))
-        except FileNotFoundError:
-            return Curve(0, 0.0, None)
-        last = float(rows[-1][f"validation_{metric}"]) if rows else None
-        return Curve(len(rows), sum(float(row["seconds"]) for row in rows), last)
+            rows = read_metrics(folder)
+        except ValueError:
+            rows = []  # nothing to watch a run by, and no reason to end a study; the run writes its file anew
+        last = rows[-1].get(f"validation_{metric}") if rows else None
+        return Curve(len(rows), sum(row.get("seconds", 0.0) for row in rows), last)
 
 
 class Progress:
@@ -134,9 +133,10 @@ class Progress:
 
 def _result(run: Run) -> str:
     result = Result.read(run.folder)
-    assert result is not None
+    if result is None:
+        return "and its result was removed since"
     metric = _metric(run.config)
-    return f"{metric} {result.test[metric]:.4g} after {result.epochs} epochs"
+    return f"{metric} {result.test.get(metric, math.nan):.4g} after {result.epochs} epochs"
 
 
 def _unfinished(run: Run) -> bool:

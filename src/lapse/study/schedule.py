@@ -12,7 +12,7 @@ from typing import Protocol
 
 from lapse.runs import Result, RunBusy, RunConfig, hold
 
-# How often a run is started again after its process was killed; an out-of-memory kill tends to repeat.
+# How often a run is started before it is given up, if its process was killed; for want of memory that tends to repeat.
 ATTEMPTS = 3
 # Seconds between two looks at the workers and folders.
 POLL = 0.2
@@ -32,7 +32,7 @@ class Ending(Enum):
     DONE = "done"
     FAILED = "failed"  # an exception: error.txt tells
     BUSY = "busy"  # another process had the folder
-    KILLED = "killed"  # the process died without a word
+    KILLED = "killed"  # the process ended without a result and without an exception
 
 
 class Workers(Protocol):
@@ -79,7 +79,8 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        return (self.folder / "result.json").exists()
+        """Whether there is a whole result; what a worker says of it is not enough."""
+        return Result.read(self.folder) is not None
 
     @property
     def is_held(self) -> bool:
@@ -171,6 +172,8 @@ class _Schedule:
             workers.start(run)
 
     def _end(self, run: Run, ending: Ending) -> None:
+        if ending is Ending.DONE and not run.is_done:
+            ending = Ending.KILLED
         if ending is Ending.DONE:
             self._set(run, State.DONE)
         elif ending is Ending.BUSY:
@@ -181,9 +184,9 @@ class _Schedule:
         else:
             if ending is Ending.KILLED:
                 (run.folder / "error.txt").write_text(
-                    f"The process of this run was killed {run.attempts} times, as happens when memory runs out. "
-                    "Start the study again with fewer workers or smaller batches; the run goes on from its last "
-                    "epoch.\n"
+                    f"The process of this run ended {run.attempts} times without a result, as happens when it is "
+                    "killed or memory runs out. Start the study again with fewer workers or smaller batches; the "
+                    "run goes on from its last epoch.\n"
                 )
             self._set(run, State.FAILED)
 

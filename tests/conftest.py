@@ -10,7 +10,5 @@ import pytest
 def processes() -> Any:
     """Processes that start in no time, since their server has loaded what they need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["unbroken", "lapse.study.local", "lightning", "torchmetrics.classification", "sklearn.datasets"]
-    )
+    context.set_forkserver_preload(["unbroken", "lapse.study.local", "lightning", "sklearn.datasets"])
     return context

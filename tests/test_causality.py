@@ -7,37 +7,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Sequences
+from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Sequences, heads
 from lapse.models import ModelConfig, SequenceModel
 from lapse.recurrent import Hidden
-from lapse.training import Objective, TrainConfig, fit
+from lapse.training import TrainConfig, fit
 from lapse.training.causality import SeesTheFuture, check_causality
 
-PER_STEP = [name for name, task in TASKS.items() if task.readout == "every"]
+PER_STEP = [name for name, task in TASKS.items() if task.head().per_step]
 
 
 def sequences(task: str, *, missing: bool = False, seed: int = 0) -> Sequences:
     """Random data in the shape of a task's: features, targets, uneven lengths and gaps."""
     random = np.random.default_rng(seed)
-    size, outputs, classes = TASKS[task].input_size, TASKS[task].output_size, TASKS[task].loss != "mse"
+    size, outputs = TASKS[task].input_size, TASKS[task].head().width
     lengths = random.integers(1, 70, 10)
     values = [random.standard_normal((n, size)) for n in lengths]
     if missing:
         values = [np.where(random.random(v.shape) < 0.4, np.nan, v) for v in values]
-    if classes:
-        targets = [random.integers(0, outputs, n) for n in lengths]
-    else:
-        targets = [random.standard_normal((n, outputs)).astype(np.float32) for n in lengths]
+    targets = {
+        "person": [random.integers(0, outputs, n) for n in lengths],
+        "walker": [random.standard_normal((n, outputs)) for n in lengths],
+    }[task]
     times = [random.exponential(1, n).cumsum() for n in lengths]
     return Sequences.from_arrays(values, times, targets=targets, per_step=True)
 
 
 def model_of(name: str, data: Sequences, task: str, **options: object) -> SequenceModel:
     torch.manual_seed(0)
-    shape = ModelConfig.for_data(
-        data, TASKS[task].output_size, model=name, hidden_size=8, readout="every", options=options
-    )
-    return SequenceModel(shape)
+    head = TASKS[task].head()
+    return SequenceModel(ModelConfig.for_data(data, head, model=name, hidden_size=8, options=options), head)
 
 
 def test_there_are_per_step_tasks() -> None:
@@ -84,7 +82,7 @@ def test_a_cheat_is_turned_away_before_it_trains(
     data = sequences("walker")
     model = model_of("clairvoyant", data, "walker")
     with pytest.raises(SeesTheFuture, match=r"model 'clairvoyant' sees the future.*Use a model that reads"):
-        fit(model, Objective("mse", ("mse",), "every"), data, data, TrainConfig(epochs=1), folder=tmp_path)
+        fit(model, data, data, TrainConfig(epochs=1), folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -92,10 +90,9 @@ def test_a_model_that_answers_once_may_read_backward() -> None:
     random = np.random.default_rng(0)
     values = [random.standard_normal((5, 2)) for _ in range(8)]
     data = Sequences.from_arrays(values, [np.arange(5)] * 8, targets=np.arange(8) % 2)
-    shape = ModelConfig.for_data(data, 2, model="lstm", hidden_size=4, options={"bidirectional": True})
-    fitted = fit(
-        SequenceModel(shape), Objective("cross_entropy", ("accuracy",)), data, data, TrainConfig(epochs=1)
-    )
+    head = heads.for_data(data)
+    shape = ModelConfig.for_data(data, head, model="lstm", hidden_size=4, options={"bidirectional": True})
+    fitted = fit(SequenceModel(shape, head), data, data, TrainConfig(epochs=1))
     assert len(fitted.history) == 1
 
 
@@ -112,5 +109,6 @@ def test_sequences_of_one_event_have_no_future() -> None:
     data = Sequences.from_arrays(
         [[[1.0]], [[2.0]]], [[0.0], [0.0]], targets=[[[0.0]], [[1.0]]], per_step=True
     )
-    shape = ModelConfig.for_data(data, 1, model="lstm", readout="every", options={"bidirectional": True})
-    check_causality(SequenceModel(shape), data)
+    head = heads.for_data(data)
+    shape = ModelConfig.for_data(data, head, model="lstm", options={"bidirectional": True})
+    check_causality(SequenceModel(shape, head), data)

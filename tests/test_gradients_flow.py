@@ -314,18 +314,18 @@ def test_the_callback_warns_of_an_explosion(tmp_path):
 @lightning
 def test_the_callback_in_the_librarys_own_training():
     from lapse.gradients import ErrorFlowCallback, ErrorFlowWarning
-    from lapse.training import Objective, TrainConfig
+    from lapse.heads import Classes
+    from lapse.training import TrainConfig
     from lapse.training import fit as train
 
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(30, 2, generator=generator).numpy() for _ in range(8)]
     times = [torch.arange(30.0).numpy()] * 8
     data = Sequences.from_arrays(values, times, targets=[0, 1] * 4)
-    model = SequenceModel(ModelConfig(2, 2, model="rnn-decay", hidden_size=8))
-    objective = Objective("cross_entropy", ("accuracy",))
+    model = SequenceModel(ModelConfig(2, 2, model="rnn-decay", hidden_size=8), Classes("ab"))
     config = TrainConfig(epochs=1, batch_size=8)
     with pytest.warns(ErrorFlowWarning, match="the gradient vanishes on its way back through 30 steps"):
-        train(model, objective, data, data, config, callbacks=[ErrorFlowCallback()])
+        train(model, data, data, config, callbacks=[ErrorFlowCallback()])
 
 
 def test_the_callback_skips_a_step_in_which_no_layer_ran():

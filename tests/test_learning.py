@@ -7,7 +7,6 @@ import torch
 
 from lapse import TASKS
 from lapse.models import ModelConfig, SequenceModel
-from lapse.runs import objective_of
 from lapse.tasks import Splits
 from lapse.training import TrainConfig, evaluate, fit
 
@@ -18,12 +17,11 @@ def accuracy(
     """Percent of the test split that a model gets right after training; time in the task's own unit."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    size = {"output_size": TASKS[task].output_size, "hidden_size": hidden_size}
-    shape = ModelConfig.for_data(splits.train, **size, model=model, options=options)
-    trained = SequenceModel(shape)
-    objective = objective_of(TASKS[task])
-    fit(trained, objective, splits.train, splits.validation, config)
-    return evaluate(trained, objective, splits.test)["accuracy"]
+    head = TASKS[task].head()
+    shape = ModelConfig.for_data(splits.train, head, model=model, hidden_size=hidden_size, options=options)
+    trained = SequenceModel(shape, head)
+    fit(trained, splits.train, splits.validation, config)
+    return evaluate(trained, splits.test)["accuracy"]
 
 
 def test_ode_lstm_reads_handwritten_digits() -> None:

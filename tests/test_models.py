@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lapse
+from lapse.heads import Classes
 from lapse.models import ModelConfig, SequenceModel
 
 
@@ -31,7 +32,7 @@ def test_what_a_missing_value_holds_does_not_matter(model, standardize, bidirect
     torch.manual_seed(0)
     train = sequences(missing=True, static=True)
     config = ModelConfig.for_data(
-        train, 2, model=model, hidden_size=4, options={"bidirectional": bidirectional}
+        train, Classes("ab"), model=model, hidden_size=4, options={"bidirectional": bidirectional}
     )
     trained = SequenceModel(config)
     trained.measure(train, standardize=standardize, median_gap=True)
@@ -43,7 +44,9 @@ def test_what_a_missing_value_holds_does_not_matter(model, standardize, bidirect
 
 def test_both_directions_of_gru_d_know_the_mean():
     train = sequences(missing=True)
-    config = ModelConfig.for_data(train, 2, model="gru-d", hidden_size=4, options={"bidirectional": True})
+    config = ModelConfig.for_data(
+        train, Classes("ab"), model="gru-d", hidden_size=4, options={"bidirectional": True}
+    )
     model = SequenceModel(config)
     model.measure(train, standardize=False, median_gap=False)
     means = [cell.input_mean for cell in model.layer.cells]
@@ -54,7 +57,7 @@ def test_both_directions_of_gru_d_know_the_mean():
 def test_a_model_that_never_met_missing_values_takes_them_for_the_mean():
     torch.manual_seed(0)
     full, holes = sequences(missing=False), sequences(missing=True)
-    model = SequenceModel(ModelConfig.for_data(full, 2, hidden_size=4))
+    model = SequenceModel(ModelConfig.for_data(full, Classes("ab"), hidden_size=4))
     model.measure(full, standardize=True, median_gap=True)
     batch = holes.batch([0, 1, 2, 3])
     filled = full.batch([0, 1, 2, 3])
@@ -62,19 +65,21 @@ def test_a_model_that_never_met_missing_values_takes_them_for_the_mean():
     torch.testing.assert_close(model(batch), model(filled))
 
 
-@pytest.mark.parametrize("readout", ["last", "every"])
-def test_a_saved_model_answers_the_same(tmp_path, readout):
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_saved_model_answers_the_same(tmp_path, per_step):
     torch.manual_seed(0)
     data = sequences(missing=True, static=True)
-    config = ModelConfig.for_data(data, 3, hidden_size=4, readout=readout, options={"solver": "rk4"})
-    model = SequenceModel(config)
+    head = Classes("abc", per_step=per_step)
+    config = ModelConfig.for_data(data, head, hidden_size=4, options={"solver": "rk4"})
+    model = SequenceModel(config, head)
     model.measure(data, standardize=True, median_gap=True)
     model.save(tmp_path / "model.safetensors")
     batch = data.batch([0, 1, 2, 3])
     loaded = SequenceModel.load(tmp_path / "model.safetensors")
     assert loaded.config == config
     assert torch.equal(loaded(batch), model(batch))
-    assert model(batch).shape == ((4, 3) if readout == "last" else (4, 7, 3))
+    assert loaded.head.config() == head.config()
+    assert model(batch).shape == ((4, 7, 3) if per_step else (4, 3))
 
 
 def test_settings_are_checked():
@@ -98,7 +103,9 @@ def test_a_model_stored_without_a_form_was_a_driven_one(tmp_path):
     from safetensors.torch import load_file, save_file
 
     train = sequences(missing=False)
-    driven = SequenceModel(ModelConfig.for_data(train, 2, hidden_size=4, options={"form": "driven"}))
+    driven = SequenceModel(
+        ModelConfig.for_data(train, Classes("ab"), hidden_size=4, options={"form": "driven"})
+    )
     driven.save(tmp_path / "driven.safetensors")
     config = dataclasses.asdict(driven.config) | {"options": {}}
     old = tmp_path / "old.safetensors"
@@ -109,7 +116,7 @@ def test_a_model_stored_without_a_form_was_a_driven_one(tmp_path):
 
 def test_a_model_made_without_a_form_is_read_back_as_it_is(tmp_path):
     train = sequences(missing=False)
-    model = SequenceModel(ModelConfig.for_data(train, 2, hidden_size=4))
+    model = SequenceModel(ModelConfig.for_data(train, Classes("ab"), hidden_size=4))
     assert model.config.options == {"form": "autonomous"}
     model.save(tmp_path / "model.safetensors")
     batch = train.batch([0, 1])

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lapse import LengthBatches, Sequences
+from lapse import LengthBatches, Sequences, heads
+from lapse.heads import Head, Numbers
 from lapse.models import ModelConfig, SequenceModel
-from lapse.training import NonFiniteLoss, Objective, TrainConfig, evaluate, fit
-from lapse.training.callbacks import Record, Scalars
+from lapse.training import (
+    DamagedCheckpoint,
+    NonFiniteError,
+    OtherTraining,
+    TrainConfig,
+    evaluate,
+    fit,
+)
+from lapse.training.checkpoints import Checkpoints, DamagedCheckpointWarning
 from lapse.training.learner import Learner
-
-OBJECTIVE = Objective("mse", ("mse",), "every")
+from lapse.training.progress import Scalars
 
 
 def sequences(count: int, seed: int = 0) -> Sequences:
@@ -30,14 +38,15 @@ def sequences(count: int, seed: int = 0) -> Sequences:
     return Sequences.from_arrays(values, times, targets=targets, per_step=True)
 
 
-def model(seed: int = 0, **options: Any) -> SequenceModel:
+def model(seed: int = 0, cls: type[SequenceModel] = SequenceModel, **options: Any) -> SequenceModel:
     torch.manual_seed(seed)
-    return SequenceModel(ModelConfig(1, 1, model="lstm", hidden_size=8, readout="every", options=options))
+    head = Numbers(scale=False, per_step=True)
+    return cls(ModelConfig(1, 1, model="lstm", hidden_size=8, readout="every", options=options), head)
 
 
 def trained(config: TrainConfig, **where: Any) -> SequenceModel:
     learner = model()
-    fit(learner, OBJECTIVE, sequences(41), sequences(20, seed=1), config, **where)
+    fit(learner, sequences(41), sequences(20, seed=1), config, progress=False, **where)
     return learner
 
 
@@ -72,9 +81,7 @@ def test_without_restoring_the_best_a_finished_training_gives_its_last_weights(t
 
 def test_patience_ends_a_training_that_gets_no_better() -> None:
     data = sequences(10)
-    fitted = fit(
-        model(), OBJECTIVE, data, data, TrainConfig(epochs=50, patience=2, learning_rate=5.0, clip=None)
-    )
+    fitted = fit(model(), data, data, TrainConfig(epochs=50, patience=2, learning_rate=5.0, clip=None))
     assert len(fitted.history) == fitted.best_epoch + 1 + 2 < 50
 
 
@@ -117,9 +124,10 @@ def test_two_processes_train_as_one_with_the_doubled_batch(processes: Any, tmp_p
 
 
 def history(folder: Path) -> list[dict[str, float]]:
-    record = Record(folder, None, False, "mse")
-    assert record.restore()
-    return record.history
+    checkpoint = Checkpoints(folder).newest()
+    assert checkpoint is not None
+    found: list[dict[str, float]] = checkpoint.state["callbacks"]["Record"]["history"]
+    return found
 
 
 def test_a_batch_is_dealt_out_row_by_row() -> None:
@@ -148,22 +156,19 @@ class Linear(SequenceModel):
 
 
 def test_a_loss_that_is_no_number_stops_and_says_why() -> None:
-    torch.manual_seed(0)
-    model = Linear(ModelConfig(1, 1, model="lstm", hidden_size=4, readout="every"))
     cause = r"loss is (inf|nan) in epoch 0, batch \d+ \(step .*the prediction overflowed: standardise inputs"
-    with pytest.raises(NonFiniteLoss, match=cause):
-        fit(model, OBJECTIVE, spoiled(1e30), sequences(5))
+    with pytest.raises(NonFiniteError, match=cause):
+        fit(model(cls=Linear), spoiled(1e30), sequences(5))
 
 
 def test_an_input_that_is_no_number_is_named() -> None:
-    model = SequenceModel(ModelConfig(1, 1, model="lstm", hidden_size=4, readout="every"))
     with pytest.raises(ValueError, match=r"input must be finite.*got inf at row \d+, step \d+, feature 0"):
-        fit(model, OBJECTIVE, spoiled(np.inf), sequences(5))
+        fit(model(), spoiled(np.inf), sequences(5))
     batch = spoiled(np.inf).batch(range(20))
-    learner = Learner(model, OBJECTIVE, TrainConfig())
+    learner = Learner(model(), TrainConfig())
     learner.trainer = L.Trainer(logger=False, enable_checkpointing=False)
     with pytest.raises(
-        NonFiniteLoss, match="the batch holds values that are not finite: mark them as missing"
+        NonFiniteError, match="the batch holds values that are not finite: mark them as missing"
     ):
         learner.training_step(batch, 0)
 
@@ -178,7 +183,7 @@ class Poison(L.Callback):
 
 
 def test_the_last_good_checkpoint_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLoss, match=r"epoch 2, batch 0 \(step 2; .*lower the learning rate"):
+    with pytest.raises(NonFiniteError, match=r"epoch 2, batch 0 \(step 2; .*lower the learning rate"):
         trained(TrainConfig(epochs=5), folder=tmp_path, callbacks=[Poison()])
     assert len(history(tmp_path)) == 2
     after, unspoiled = (
@@ -187,10 +192,306 @@ def test_the_last_good_checkpoint_is_kept(tmp_path: Path) -> None:
     assert all(torch.equal(weights(unspoiled)[name], value) for name, value in weights(after).items())
 
 
+def test_a_wild_learning_rate_ends_by_name_and_keeps_finite_weights(tmp_path: Path) -> None:
+    # One batch per epoch: the weights are infinite before any loss is.
+    learner, data = model(), sequences(8)
+    config = TrainConfig(epochs=3, learning_rate=1e308, clip=None, schedule="constant", warmup=0.0)
+    with pytest.raises(
+        NonFiniteError, match=r"(predictions|weights).*NaN or infinite.*it had before training"
+    ):
+        fit(learner, data, data, config, folder=tmp_path)
+    assert all(torch.equal(value, weights(model())[name]) for name, value in weights(learner).items())
+    assert not list(tmp_path.glob("*.ckpt"))
+    assert not learner.training
+
+
+def test_after_a_breakdown_the_model_has_the_weights_of_its_best_epoch() -> None:
+    config = TrainConfig(epochs=5)
+    learner, good = model(), model()
+    data, other = sequences(41), sequences(20, seed=1)
+    with pytest.raises(NonFiniteError, match=r"The model has the weights of epoch 1$"):
+        fit(learner, data, other, config, callbacks=[Poison()])
+
+    class Stop(L.Callback):
+        def on_train_epoch_end(self, trainer: L.Trainer, *rest: Any) -> None:
+            trainer.should_stop = trainer.current_epoch == 1
+
+    fit(good, data, other, config, callbacks=[Stop()])
+    assert all(torch.equal(weights(good)[name], value) for name, value in weights(learner).items())
+
+
+class Silent(SequenceModel):
+    """Its predictions are NaN when it is not trained."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        output: torch.Tensor = super().forward(batch)
+        return output if self.training else output * torch.nan
+
+
+def test_predictions_that_are_nan_are_never_scored() -> None:
+    data = sequences(8)
+    with pytest.raises(NonFiniteError, match=r"\d+ of \d+ predictions are NaN or infinite"):
+        evaluate(model(cls=Silent).eval(), data)
+    with pytest.raises(NonFiniteError, match="predictions are NaN or infinite"):
+        fit(model(cls=Silent), data, data)
+
+
+def test_a_validation_split_on_which_the_metric_is_not_defined_is_refused() -> None:
+    data = classes([0, 1] * 8)
+    head = heads.for_data(data, metrics=("auroc",))
+    with pytest.raises(ValueError, match="auroc is not defined on the validation split"):
+        fit(asked(head, data), data, data[np.arange(0, 16, 2)])
+
+
+# Targets of every kind
+
+
+def classes(targets: Any, seed: int = 0) -> Sequences:
+    """One feature that tells the target apart."""
+    random = np.random.default_rng(seed)
+    numbers = np.nan_to_num(np.asarray(targets, float)).reshape(len(targets), -1)[:, 0]
+    values = [random.normal(number, 0.1, (6, 1)) for number in numbers]
+    return Sequences.from_arrays(values, [np.arange(6.0)] * len(values), targets=np.asarray(targets))
+
+
+def asked(head: Head, data: Sequences, hidden_size: int = 8) -> SequenceModel:
+    torch.manual_seed(0)
+    built = SequenceModel(ModelConfig.for_data(data, head, model="lstm", hidden_size=hidden_size), head)
+    built.measure(data, standardize=True, median_gap=True)
+    return built
+
+
+KINDS: dict[str, Any] = {
+    "classes 1 and 2": np.tile([1, 2], 20),
+    "float classes": np.tile([0.0, 1.0], 20),
+    "classes, some not known": np.tile([0.0, 1.0, np.nan], 20),
+    "four classes": np.tile([0, 1, 2, 3], 10),
+    "several labels": np.tile([[0.0, 1.0], [1.0, 0.0], [1.0, np.nan]], (14, 1)),
+    "one number": np.tile([100.5, 300.5, 200.0], 14),
+    "several numbers": np.tile([[1e3, -2.0], [2e3, np.nan], [3e3, 5.0]], (14, 1)),
+}
+
+
+# The loss is judged, so that the last epoch counts and not the first one with the best metric.
+LAST = TrainConfig(epochs=15, batch_size=8, learning_rate=2e-2, restore_best=False, patience=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_target_is_learned(kind: str) -> None:
+    data = classes(KINDS[kind])
+    head = heads.for_data(data)
+    learner = asked(head, data)
+    fit(learner, data, data, LAST, progress=False)
+    figures, trivial = evaluate(learner, data), head.baseline(data, data)
+    assert figures["loss"] < 0.5 * trivial["loss"]
+    metric = head.metrics[0]
+    assert (
+        figures[metric.name] > trivial[metric.name]
+        if metric.maximize
+        else figures[metric.name] < trivial[metric.name]
+    )
+
+
+@pytest.mark.parametrize("kind", ["numbers", "gaussian", "quantiles"])
+def test_every_head_of_numbers_is_learned(kind: str) -> None:
+    data = classes(KINDS["one number"])
+    learner = asked(heads.for_data(data, kind), data)
+    fit(learner, data, data, LAST, progress=False)
+    assert evaluate(learner, data)["loss"] < 0.7 * learner.head.baseline(data, data)["loss"]
+
+
+def test_targets_far_from_0_are_learned_as_fast_as_others() -> None:
+    """Without scaling, 100 such epochs would not reach the mean of the targets."""
+    config = TrainConfig(epochs=5, batch_size=8, learning_rate=2e-2)
+    figures = []
+    for offset in (0.0, 1e4):
+        data = classes(KINDS["one number"] * 0.01)
+        data.targets[:] += offset  # type: ignore[index]
+        learner = asked(heads.for_data(data), data)
+        fit(learner, data, data, config, progress=False)
+        figures.append(evaluate(learner, data)["loss"])
+    assert figures[1] == pytest.approx(figures[0], rel=0.05)
+
+
+def test_a_target_that_is_not_known_changes_nothing() -> None:
+    """Sequences without a known target may be there or not: loss and metrics are the same."""
+    targets = np.tile([0.0, 1.0, np.nan], 10)
+    data = classes(targets)
+    known = data[~np.isnan(targets)]
+    learner = asked(heads.for_data(known), known)
+    assert evaluate(learner, data) == pytest.approx(evaluate(learner, known))
+
+
+# The folder knows what it belongs to
+
+
+def test_more_epochs_go_on_where_fewer_ended(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"batch_size": 8, "schedule": "constant", "warmup": 0.0}
+    short, long = TrainConfig(epochs=2, **settings), TrainConfig(epochs=4, **settings)
+    trained(short, folder=tmp_path)
+    onward = trained(long, folder=tmp_path)
+    assert len(history(tmp_path)) == 4
+    assert all(torch.equal(weights(trained(long))[name], value) for name, value in weights(onward).items())
+    with pytest.raises(ValueError, match=r"holds 4 epochs, more than the 2 asked for"):
+        trained(short, folder=tmp_path)
+
+
+@pytest.mark.parametrize("what", ["data", "settings", "model"])
+def test_another_training_does_not_go_on_from_this_one(what: str, tmp_path: Path) -> None:
+    data, config = sequences(12), TrainConfig(epochs=1)
+    fit(model(), data, data, config, folder=tmp_path)
+    before = (tmp_path / "last.ckpt").read_bytes()
+    other: dict[str, Any] = {"data": data, "settings": config, "model": model()}
+    other[what] = {
+        "data": sequences(12, seed=5),
+        "settings": TrainConfig(epochs=1, learning_rate=1e-3),
+        "model": model(bidirectional=False, forget_bias=2.0),
+    }[what]
+    with pytest.raises(
+        OtherTraining, match=f"belongs to a training with other {what}; choose another folder"
+    ):
+        fit(other["model"], other["data"], other["data"], other["settings"], folder=tmp_path)
+    assert (tmp_path / "last.ckpt").read_bytes() == before
+    fit(other["model"], other["data"], other["data"], other["settings"], folder=tmp_path, restart=True)
+    assert len(history(tmp_path)) == 1
+
+
+def test_a_checkpoint_that_does_not_say_what_it_belongs_to_is_not_used(tmp_path: Path) -> None:
+    trained(TrainConfig(epochs=1), folder=tmp_path)
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    del state["callbacks"]["Record"]["identity"]
+    torch.save(state, tmp_path / "last.ckpt")
+    with pytest.raises(OtherTraining, match="does not say what it belongs to"):
+        trained(TrainConfig(epochs=2), folder=tmp_path)
+
+
+def spoil(path: Path, kind: str) -> None:
+    content = bytearray(path.read_bytes())
+    if kind == "empty":
+        content = bytearray()
+    elif kind == "half":
+        content = content[: len(content) // 2]
+    else:
+        # More than one bit, since those between the tensors are padding, where a change does no harm.
+        middle = len(content) // 2
+        content[middle : middle + 256] = bytes(byte ^ 4 for byte in content[middle : middle + 256])
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["empty", "half", "bits"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(kind: str, tmp_path: Path) -> None:
+    config = TrainConfig(epochs=4, batch_size=8)
+
+    class Interrupt(L.Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, *rest: Any) -> None:
+            if trainer.current_epoch == 3:
+                raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        trained(config, folder=tmp_path, callbacks=[Interrupt()])
+    spoil(tmp_path / "last.ckpt", kind)
+    with pytest.warns(DamagedCheckpointWarning, match=r"last.ckpt is damaged .*goes on from before.ckpt"):
+        onward = trained(config, folder=tmp_path)
+    assert all(torch.equal(weights(trained(config))[name], value) for name, value in weights(onward).items())
+    for name in ("last.ckpt", "before.ckpt"):
+        spoil(tmp_path / name, kind)
+    with pytest.raises(DamagedCheckpoint, match=r"no checkpoint can be read .*restart=True"):
+        trained(config, folder=tmp_path)
+    trained(config, folder=tmp_path, restart=True)
+    assert len(history(tmp_path)) == 4
+
+
+# What training leaves alone
+
+
+def test_training_leaves_the_process_as_it_was() -> None:
+    import logging
+    import signal
+
+    data, logger = sequences(8), logging.getLogger("lightning.pytorch")
+    level, learner = logger.level, model()
+    state = torch.get_rng_state()
+    fit(learner, data, data, TrainConfig(epochs=2), progress=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not learner.training
+
+    class Break(L.Callback):
+        def on_train_start(self, *rest: Any) -> None:
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        fit(learner, data, data, callbacks=[Break()], progress=False)
+    assert logger.level == level
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not learner.training
+
+
+def test_an_interrupt_reaches_the_caller() -> None:
+    import signal
+
+    class Interrupt(L.Callback):
+        def on_train_start(self, *rest: Any) -> None:
+            raise KeyboardInterrupt
+
+    class Terminate(L.Callback):
+        def on_train_batch_start(self, *rest: Any) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    data = sequences(8)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), data, data, callbacks=[Interrupt()], progress=False)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(SystemExit) as stopped:
+        fit(model(), data, data, callbacks=[Terminate()], progress=False)
+    assert stopped.value.code == 128 + signal.SIGTERM
+
+
+def test_evaluation_needs_no_trainer() -> None:
+    """Loading Lightning takes seconds and a hundred megabytes."""
+    import subprocess
+    import sys
+
+    program = """
+import sys
+import numpy as np
+from lapse import Sequences, heads
+from lapse.models import ModelConfig, SequenceModel
+from lapse.training import evaluate
+data = Sequences.from_arrays([np.ones((3, 1))] * 2, [np.arange(3.0)] * 2, targets=[0, 1])
+head = heads.for_data(data, metrics=("accuracy", "auroc"))
+evaluate(SequenceModel(ModelConfig.for_data(data, head), head), data)
+heavy = {"lightning", "torchmetrics", "sklearn", "matplotlib", "scipy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 # What is told on the way
 
 
-def test_every_figure_goes_to_tensorboard() -> None:
+def test_progress_is_shown_unless_it_is_not_wanted(capfd: pytest.CaptureFixture[str]) -> None:
+    data = sequences(8)
+    fit(model(), data, data, TrainConfig(epochs=20))
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[-1].startswith("training: epoch 20/20 loss ")
+    assert "mse" in lines[-1]
+    fit(model(), data, data, TrainConfig(epochs=2), progress=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    data = sequences(8)
+    fit(model(), data, data, TrainConfig(epochs=2), label="digits")
+    shown = capfd.readouterr().err
+    assert "digits" in shown
+    assert "epoch 2/2" in shown
+
+
+def test_every_figure_goes_to_tensorboard(tmp_path: Path) -> None:
     class Writer:
         def __init__(self) -> None:
             self.rows: list[tuple[str, float, int]] = []
@@ -202,13 +503,31 @@ def test_every_figure_goes_to_tensorboard() -> None:
         def close(self) -> None:
             self.closed = True
 
-    writer = Writer()
-    trained(TrainConfig(epochs=2), callbacks=[Scalars(writer)])
+    from lapse.training.record import Record
+
+    config, data, writer = TrainConfig(epochs=2), sequences(8), Writer()
+    learner = model()
+    record = Record(config, learner.head.metrics[0])
+    trainer = L.Trainer(
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[record, Scalars(record, writer)],
+        accelerator="cpu",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(Learner(learner, config), data.batches(8), data.batches(8, shuffle=False))
     assert {step for name, _, step in writer.rows if name == "validation_mse"} == {0, 1}
     assert writer.closed
 
 
 def test_evaluation_leaves_the_model_training() -> None:
     learner = model().train()
-    assert evaluate(learner, OBJECTIVE, sequences(5)).keys() == {"loss", "mse"}
+    assert evaluate(learner, sequences(5)).keys() == {"loss", "mse"}
+    assert learner.training
+    with pytest.raises(ValueError, match="one per sequence"):
+        evaluate(learner, classes([0.5, 1.5]))
     assert learner.training

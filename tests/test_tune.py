@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from lapse import runs
 from lapse.cli import app
 from lapse.runs import Result, run
-from lapse.training import NonFiniteLoss
+from lapse.training import NonFiniteError
 from lapse.tune import Choice, LogRange, TuningFailed, space_for, tune, with_parameters
 from unbroken import small_config
 
@@ -51,7 +51,7 @@ def test_a_killed_search_takes_its_trial_up_again(tmp_path: Path, monkeypatch: p
 
 def test_trials_that_break_down_are_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **kwargs: Any) -> None:
-        raise NonFiniteLoss("loss is nan")
+        raise NonFiniteError("loss is nan")
 
     monkeypatch.setattr("lapse.tune.run_without_test", broken)
     with pytest.raises(TuningFailed, match=r"every trial failed; see error\.txt"):

@@ -14,7 +14,7 @@ from lapse import runs
 from lapse.runs import Result, RunConfig
 from lapse.sequences import storage
 from lapse.training import TrainConfig
-from lapse.training.callbacks import Record
+from lapse.training.record import Record
 
 EPOCHS = 3
 

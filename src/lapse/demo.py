@@ -19,7 +19,7 @@ from lapse.runs import RunConfig
 from lapse.sequences.storage import write_atomically
 from lapse.study import LocalWorkers, Outcome, study
 from lapse.study.progress import Progress
-from lapse.tasks import TASKS
+from lapse.tasks import TASKS, find
 from lapse.tasks.describe import sparkline
 from lapse.training import TrainConfig
 
@@ -93,7 +93,7 @@ def _show(output: Path, console: Console, progress: Console) -> None:
 
 def _curves(collection: Collection) -> Grid:
     grid = Grid(
-        "validation accuracy by epoch", "", "first", "best", box=None, pad_edge=False, header_style="dim"
+        "validation metric by epoch", "", "first", "best", box=None, pad_edge=False, header_style="dim"
     )
     for row in _curve_rows(collection):
         grid.add_row(*row)
@@ -103,11 +103,14 @@ def _curves(collection: Collection) -> Grid:
 def _curve_rows(collection: Collection) -> Iterator[tuple[str, str, str, str]]:
     for run in sorted(collection.finished, key=_task_then_score):
         config = run.result.config
-        values = np.array([row["validation_accuracy"] for row in run.history()])
-        name = f"{config.task} {config.model}"
-        yield name, sparkline(values), f"{values[0]:.0f} %", f"{values.max():.0f} %"
+        metric = find(config.task).metrics[0]
+        values = np.array([row[f"validation_{metric.name}"] for row in run.history()])
+        best = values.max() if metric.maximize else values.min()
+        first, last = (f"{value:.3g} {metric.unit}" for value in (values[0], best))
+        yield f"{config.task} {config.model}", sparkline(values), first, last
 
 
 def _task_then_score(run: FinishedRun) -> tuple[int, float]:
     result = run.result
-    return list(TASKS).index(result.config.task), -result.test["accuracy"]
+    metric = find(result.config.task).metrics[0]
+    return list(TASKS).index(result.config.task), (-1) ** metric.maximize * result.test[metric.name]

@@ -27,8 +27,9 @@ from lapse.models import ModelConfig, SequenceModel
 from lapse.models.registry import find, spelled_out, stored_options
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import with_absent_fields, without_absent_fields
-from lapse.tasks import TASKS, Splits, Task
-from lapse.training import Fitted, Objective, TrainConfig, evaluate, fit
+from lapse.tasks import Splits, Task
+from lapse.tasks import find as find_task
+from lapse.training import Fitted, TrainConfig, evaluate, fit
 
 RESULT = "result.json"
 
@@ -82,7 +83,18 @@ class RunConfig:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
     def folder(self, root: str | Path) -> Path:
-        return Path(root) / self.task / self.model / f"{self.preset}-{self.digest}-seed{self.train.seed}"
+        """Where the run is kept under `root`."""
+        return (
+            Path(root)
+            / folder_name(self.task)
+            / folder_name(self.model)
+            / f"{self.preset}-{self.digest}-seed{self.train.seed}"
+        )
+
+
+def folder_name(name: str) -> str:
+    """The folder of a task or model; the colon of a reference is no character for it on every system."""
+    return name.replace(":", ".")
 
 
 def default_config(task: Task, model: str, seed: int = 0) -> RunConfig:
@@ -166,14 +178,26 @@ def run(
     root: str | Path,
     *,
     data_dir: str | Path | None = None,
+    restart: bool = False,
     progress: bool = False,
     devices: int = 1,
     nodes: int = 1,
     callbacks: tuple[Any, ...] = (),
 ) -> Result:
-    """Do a run, or what is left of it, or nothing if it is done; one process at a time works in a folder."""
+    """Do a run, or what is left of it, or nothing if it is done; one process at a time works in a folder.
+
+    Args:
+        config: what decides the result.
+        root: the folder of runs; the run has a folder of its own in it.
+        data_dir: where to look for the task's data first.
+        restart: begin anew instead of going on from a checkpoint; a run that is done stays done.
+        progress: show how the training goes.
+        devices: processes on this machine, data-parallel.
+        nodes: machines, data-parallel.
+        callbacks: further callbacks of Lightning.
+    """
     folder = config.folder(root)
-    training = _Training(config, folder, data_dir, progress, devices, nodes, callbacks)
+    training = _Training(config, folder, data_dir, progress, restart, devices, nodes, callbacks)
     if not training.leads:
         return training.finish().test()
     with hold(folder):
@@ -239,23 +263,20 @@ def _recorded(config: RunConfig, folder: Path) -> Iterator[None]:
 
 def build_model(config: RunConfig, task: Task, splits: Splits) -> SequenceModel:
     """The untrained model of a run: its weights are a function of the seed, its preprocessing of the training data."""
-    torch.manual_seed(config.train.seed)
+    head = task.head()
     shape = ModelConfig.for_data(
         splits.train,
-        task.output_size,
+        head,
         model=config.model,
         hidden_size=config.hidden_size,
         num_layers=config.num_layers,
-        readout=task.readout,
         options=dict(config.model_options),
     )
-    model = SequenceModel(shape)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.train.seed)
+        model = SequenceModel(shape, head)
     model.measure(splits.train, standardize=task.standardize, median_gap=config.train.median_gap)
     return model
-
-
-def objective_of(task: Task) -> Objective:
-    return Objective(task.loss, tuple(metric.name for metric in task.metrics), task.readout)
 
 
 @dataclass(frozen=True)
@@ -266,6 +287,7 @@ class _Training:
     folder: Path
     data_dir: str | Path | None
     progress: bool
+    restart: bool = False
     devices: int = 1
     nodes: int = 1
     callbacks: tuple[Any, ...] = ()
@@ -277,23 +299,23 @@ class _Training:
         return self.devices * self.nodes == 1 or all(rank == "0" for rank in ranks)
 
     def finish(self) -> _Trained:
-        config, task = self.config, TASKS[self.config.task]
+        config, task = self.config, find_task(self.config.task)
         splits = task.load(self.data_dir, **config.task_options)
-        model, objective = build_model(config, task, splits), objective_of(task)
+        model = build_model(config, task, splits)
         fitted = fit(
             model,
-            objective,
             splits.train,
             splits.validation,
             config.train,
             folder=self.folder,
+            restart=self.restart,
             progress=self.progress and self.leads,
             label=f"{config.task} {config.model} {config.train.seed}",
             devices=self.devices,
             nodes=self.nodes,
             callbacks=self.callbacks,
         )
-        return _Trained(config, splits, model, objective, fitted)
+        return _Trained(config, splits, model, fitted)
 
 
 @dataclass(frozen=True)
@@ -301,7 +323,6 @@ class _Trained:
     config: RunConfig
     splits: Splits
     model: SequenceModel
-    objective: Objective
     fitted: Fitted
 
     def test(self) -> Result:
@@ -312,7 +333,7 @@ class _Trained:
         seconds = sum(row["seconds"] for row in history)
         return Result(
             config=self.config,
-            test=evaluate(self.model, self.objective, self.splits.test),
+            test=evaluate(self.model, self.splits.test),
             validation={
                 k.removeprefix("validation_"): v for k, v in kept.items() if k.startswith("validation_")
             },

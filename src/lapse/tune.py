@@ -15,10 +15,10 @@ from typing import Any
 
 from lapse.extras import extra
 from lapse.models.registry import find
-from lapse.runs import RunBusy, RunConfig, hold, objective_of, run_without_test
+from lapse.runs import RunBusy, RunConfig, hold, run_without_test
 from lapse.solvers import SolverError
-from lapse.tasks import TASKS
-from lapse.training import NonFiniteLoss
+from lapse.tasks import find as find_task
+from lapse.training import NonFiniteError
 
 
 class TuningFailed(RuntimeError):
@@ -112,7 +112,7 @@ def tune(
     if not search.finished(study):
         raise TuningFailed(f"every trial failed; see error.txt in the folders of the runs in {root}")
     best = study.best_trial
-    metric = objective_of(TASKS[config.task]).metrics[0]
+    metric = find_task(config.task).metrics[0].name
     return Tuned(
         with_parameters(config, best.params), best.params, metric, best.value, search.finished(study)
     )
@@ -131,12 +131,12 @@ class _Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.root.mkdir(parents=True, exist_ok=True)
         journal = optuna.storages.journal.JournalFileBackend(str(self.root / "trials.journal"))
-        objective = objective_of(TASKS[self.config.task])
+        metric = find_task(self.config.task).metrics[0]
         return optuna.create_study(
             storage=optuna.storages.JournalStorage(journal),
             sampler=optuna.samplers.TPESampler(seed=self.config.train.seed),
             study_name=f"{self.config.task} {self.config.model} {self.config.preset} {self.config.digest}",
-            direction="maximize" if objective.maximize else "minimize",
+            direction="maximize" if metric.maximize else "minimize",
             load_if_exists=True,
         )
 
@@ -164,7 +164,7 @@ class _Search:
         config = with_parameters(self.config, parameters)
         try:
             fitted = run_without_test(config, self.root, data_dir=self.data_dir, progress=self.progress)
-        except (NonFiniteLoss, SolverError, RunBusy):
+        except (NonFiniteError, SolverError, RunBusy):
             # The traceback is in error.txt of the run; the journal remembers not to come back here.
             return study.tell(trial, state=_import_optuna().trial.TrialState.FAIL)
         return study.tell(trial, fitted.best_value)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from lapse.references import is_reference
 
 app = typer.Typer(
     help="Neural networks that know how much time has passed: learning from irregularly-sampled time series.",
@@ -17,7 +21,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-TaskName = Annotated[str, typer.Argument(help="A task: see `lapse list`.", metavar="TASK")]
+TaskName = Annotated[
+    str, typer.Argument(help="A task of `lapse list`, or package.module:NAME.", metavar="TASK")
+]
 ModelName = Annotated[str, typer.Option("--model", "-m", help="A model: see `lapse list`.")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Look here first; then in $LAPSE_DATA, the cache, the web.")
@@ -33,8 +39,24 @@ RunsDir = Annotated[
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")]
 
 
-def known(what: str, name: str, names: Iterable[str]) -> None:
-    """Exit with 2 and the nearest names if ``name`` is none of them."""
+def known(what: str, name: str, names: Iterable[str], find: Callable[[str], Any] | None = None) -> None:
+    """Exit with 2 and the nearest names if `name` is none of them.
+
+    Args:
+        what: the argument or option that the name was given for.
+        name: the name.
+        names: the names that there are.
+        find: looks up `package.module:NAME`, where such a reference is as good as a name; the module may be in the
+            folder that the command was started in.
+    """
+    if find is not None and is_reference(name):
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)  # at the end, so that nothing there hides a module that is installed
+        try:
+            find(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint=what) from error
+        return
     names = list(names)
     if name in names:
         return

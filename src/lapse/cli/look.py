@@ -87,21 +87,21 @@ def data(
     """
     from rich.console import Console
 
-    from lapse.tasks import TASKS, DataFileError
+    from lapse.tasks import TASKS, DataFileError, find
     from lapse.tasks.describe import describe
 
-    known("TASK", task, TASKS)
+    known("TASK", task, TASKS, find)
     given = {"split": split, "fold": fold, "lengths": lengths, "seed": seed}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     options |= {name: True for name, on in {"distinct": distinct, "generate": generate}.items() if on}
     try:
         with Console(stderr=True).status(f"preparing {task}"):
-            splits = TASKS[task].load(data_dir, **options)
+            splits = find(task).load(data_dir, **options)
     except DataFileError as error:
         fail(f"lapse data {task}: {error}")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    Console().print(describe(TASKS[task], splits))
+    Console().print(describe(find(task), splits))
 
 
 def _first_line(text: str | None) -> str:

@@ -25,6 +25,7 @@ def train(
     data_dir: DataDir = None,
     devices: Annotated[int, typer.Option(help="Processes on this machine, data-parallel.")] = 1,
     nodes: Annotated[int, typer.Option(help="Machines, data-parallel.")] = 1,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
 ) -> None:
     """One run: train, restore the best epoch by validation, test once. Goes on where an earlier call was cut off.
 
@@ -32,12 +33,27 @@ def train(
     """
     from lapse.runs import RunBusy, run
     from lapse.tasks import DataFileError
-    from lapse.training import NonFiniteLoss, SeesTheFuture
+    from lapse.training import DamagedCheckpoint, NonFiniteError, OtherTraining, SeesTheFuture
 
     config = configure(task, model, preset, seed, setting or [])
     try:
-        result = run(config, output, data_dir=data_dir, progress=True, devices=devices, nodes=nodes)
-    except (DataFileError, NonFiniteLoss, RunBusy, SeesTheFuture) as error:
+        result = run(
+            config,
+            output,
+            data_dir=data_dir,
+            restart=restart,
+            progress=True,
+            devices=devices,
+            nodes=nodes,
+        )
+    except (
+        DamagedCheckpoint,
+        DataFileError,
+        NonFiniteError,
+        OtherTraining,
+        RunBusy,
+        SeesTheFuture,
+    ) as error:
         fail(f"lapse train {task}: {error}")
     if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes of one machine, one speaks
         typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
@@ -176,15 +192,15 @@ def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[
     """A run's config from what the command line says; every word of it checked."""
     from lapse import MODELS
     from lapse.runs import PRESETS
-    from lapse.tasks import TASKS
+    from lapse.tasks import TASKS, find
 
-    known("TASK", task, TASKS)
+    known("TASK", task, TASKS, find)
     known("--model", model, MODELS)
     known("--preset", preset, PRESETS)
     try:
-        config = PRESETS[preset](TASKS[task], model, seed)
+        config = PRESETS[preset](find(task), model, seed)
         for setting in settings:
-            config = _with_setting(config, TASKS[task], setting)
+            config = _with_setting(config, find(task), setting)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
     return config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -238,10 +239,18 @@ class Scores:
         self._targets.append(values.cpu().numpy())
 
     def values(self) -> dict[str, float]:
-        """The mean loss and every metric; ValueError if no target was known."""
+        """The mean loss and every metric.
+
+        ValueError if no target was known, `NonFiniteError` if the loss is NaN or infinite.
+        """
         if not self._count:
             raise ValueError(
                 "no target is known, so there is nothing to score: give targets that are not NaN"
+            )
+        if not math.isfinite(self._loss):
+            raise NonFiniteError(
+                f"the loss is {self._loss}, since predictions are too far from the targets for the numbers of the "
+                "machine. Likely cause: the training diverged (lower the learning rate or clip gradients)"
             )
         answers, targets = np.concatenate(self._answers), np.concatenate(self._targets)
         figures = {metric.name: metric.measure(answers, targets) for metric in self.head.metrics}

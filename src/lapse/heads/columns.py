@@ -78,11 +78,11 @@ class ColumnHead(Head):
     def summary(self, parts: Mapping[str, Sequences]) -> Summary:
         rows = []
         for part, sequences in parts.items():
-            for name, column in zip(self.names, self.known_columns(sequences), strict=True):
-                spread = column.std(correction=0)
-                figures = (column.mean(), spread, column.min(), column.max())
-                rows.append((f"{part} {name}", f"{len(column):,}", *(f"{figure:.3g}" for figure in figures)))
-        return Summary("Targets", ("", "known", "mean", "std", "least", "most"), rows)
+            known = torch.cat(self.known_columns(sequences))
+            figures = (known.mean(), known.std(correction=0), known.min(), known.max())
+            counts = (f"{len(self.names)}", f"{len(known):,}")
+            rows.append((part, *counts, *(f"{figure:.3g}" for figure in figures)))
+        return Summary("Targets", ("", "columns", "known", "mean", "std", "least", "most"), rows)
 
 
 def mean_over_known(errors: Tensor, known: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lapse.heads import Head
 from lapse.models.registry import spelled_out
 from lapse.sequences import Sequences
 from lapse.solvers import SOLVERS
@@ -43,10 +44,16 @@ class ModelConfig:
             ) from None
 
     @staticmethod
-    def for_data(train: Sequences, output_size: int, **settings: Any) -> ModelConfig:
-        """The config that fits these sequences; ``settings`` are the other fields."""
+    def for_data(train: Sequences, head: Head, **settings: Any) -> ModelConfig:
+        """The config that fits these sequences and this head; `settings` are the other fields."""
         static_size = 0 if train.static is None else train.static.shape[1]
         missing = train.observed is not None
+        readout: Literal["last", "every"] = "every" if head.per_step else "last"
         return ModelConfig(
-            train.num_features, output_size, missing=missing, static_size=static_size, **settings
+            train.num_features,
+            head.width,
+            readout=readout,
+            missing=missing,
+            static_size=static_size,
+            **settings,
         )

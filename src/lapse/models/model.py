@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lapse.heads import Head, from_config
 from lapse.models.config import ModelConfig
 from lapse.models.registry import find, stored_options
 from lapse.recurrent import Hidden
@@ -32,9 +33,10 @@ class SequenceModel(nn.Module):
     static_scale: Tensor
     time_unit: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, head: Head | None = None) -> None:
         super().__init__()
         self.config = config
+        self._head = head
         layer_type = find(config.model)
         self._mask_as_input = config.missing and not layer_type.takes_missing
         width = config.input_size * (2 if self._mask_as_input else 1)
@@ -49,6 +51,13 @@ class SequenceModel(nn.Module):
         self.register_buffer("static_scale", torch.ones(config.static_size))
         self.register_buffer("time_unit", torch.ones(()))
 
+    @property
+    def head(self) -> Head:
+        """What the model is asked; training and evaluation need it."""
+        if self._head is None:
+            raise ValueError("this model has no head: build it with SequenceModel(config, head)")
+        return self._head
+
     def measure(self, train: Sequences, *, standardize: bool, median_gap: bool) -> None:
         """Take shift, scale and unit of time from the training split, and from nothing else."""
         scaler = Standardizer.fit(train)
@@ -62,6 +71,8 @@ class SequenceModel(nn.Module):
                 self.static_scale.copy_(torch.as_tensor(scaler.static_scale))
         elif self.layer.takes_missing:
             self.layer.set_input_mean(mean)  # what its missing features fade to
+        if self._head is not None:
+            self._head.measure(train)
         if median_gap:
             self.time_unit.fill_(train.median_gap)
 
@@ -106,8 +117,10 @@ class SequenceModel(nn.Module):
 
         from lapse.sequences.storage import write_atomically
 
-        config = json.dumps(dataclasses.asdict(self.config))
-        data = save({k: v.contiguous() for k, v in self.state_dict().items()}, metadata={"lapse": config})
+        metadata = {"lapse": json.dumps(dataclasses.asdict(self.config))}
+        if self._head is not None:
+            metadata["head"] = json.dumps(self._head.config())
+        data = save({k: v.contiguous() for k, v in self.state_dict().items()}, metadata=metadata)
         write_atomically(Path(path), lambda file: file.write(data))
 
     @staticmethod
@@ -125,6 +138,7 @@ class SequenceModel(nn.Module):
             weights = {name: file.get_tensor(name) for name in names}
         config = json.loads(metadata["lapse"])
         config["options"] = stored_options(config["model"], config["options"])
-        model = SequenceModel(ModelConfig(**config))
+        head = from_config(json.loads(metadata["head"])) if "head" in metadata else None
+        model = SequenceModel(ModelConfig(**config), head)
         model.load_state_dict(weights)
         return model

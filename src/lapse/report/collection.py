@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lapse.models.registry import default_options
-from lapse.runs import PRESETS, Result, RunConfig
+from lapse.runs import PRESETS, Result, RunConfig, folder_name
 from lapse.tasks import TASKS
+from lapse.tasks import find as find_task
 
 Settings = dict[str, Any]
 
@@ -88,21 +89,21 @@ class Collection:
             "unreadable": "with a result.json that this version cannot read",
         }
         counts = {
-            words: sum(task is None or _task_of(path) == task for path in getattr(self, kind))
+            words: sum(task is None or _task_of(path) == folder_name(task) for path in getattr(self, kind))
             for kind, words in kinds.items()
         }
         told = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
         return f"Runs left out: {told}." if told else ""
 
     def variants(self) -> dict[str, list[Group]]:
-        """Groups by the data they were trained on, in the order of ``TASKS``; the key is unique and readable."""
+        """Groups by the data they were trained on, in the order of `TASKS`, others last; the key is unique."""
         keys: dict[str, dict[str, list[FinishedRun]]] = {}
         for run in self.finished:
             config = run.result.config
             group = f"{config.model} {config.digest}"
             keys.setdefault(_variant(config), {}).setdefault(group, []).append(run)
         order = {name: place for place, name in enumerate(TASKS)}
-        ranked = sorted(keys, key=lambda key: (order[key.split(" ")[0]], key))
+        ranked = sorted(keys, key=lambda key: (order.get(key.split(" ")[0], len(order)), key))
         return {key: [Group(_by_seed(runs)) for runs in keys[key].values()] for key in ranked}
 
 
@@ -115,10 +116,11 @@ def _run_folders(root: Path) -> Iterator[Path]:
 def _state_of(folder: Path) -> tuple[str, Result | None]:
     try:
         result = Result.read(folder)
+        if result is not None:
+            find_task(result.config.task)
+            return "finished", result
     except (json.JSONDecodeError, KeyError, TypeError, ValueError):
         return "unreadable", None
-    if result is not None:
-        return ("finished", result) if result.config.task in TASKS else ("unreadable", None)
     return ("failed" if (folder / "error.txt").exists() else "unfinished"), None
 
 
@@ -138,7 +140,7 @@ def _variant(config: RunConfig) -> str:
 
 def changed_task_options(config: RunConfig) -> Settings:
     """The task's options that differ from its defaults: they make other data of it."""
-    defaults = TASKS[config.task].options
+    defaults = find_task(config.task).options
     return {k: v for k, v in config.task_options.items() if _plain(defaults.get(k)) != _plain(v)}
 
 
@@ -151,7 +153,7 @@ def departures(config: RunConfig) -> Settings:
 
 def _preset_config(config: RunConfig) -> RunConfig:
     preset = PRESETS.get(config.preset, PRESETS["default"])
-    return preset(TASKS[config.task], config.model)
+    return preset(find_task(config.task), config.model)
 
 
 def _flat(config: RunConfig) -> Settings:

@@ -17,7 +17,7 @@ from lapse.report import figures, formats, theme
 from lapse.report.baselines import baselines
 from lapse.report.collection import Collection, Group
 from lapse.report.tables import Row, Table, build_tables
-from lapse.tasks import TASKS, DataFileError, Splits, Task
+from lapse.tasks import DataFileError, Splits, Task, find
 from lapse.tasks.files import without_download
 
 Say = Callable[[str], None]
@@ -67,7 +67,7 @@ def stored_exhibits(root: Path) -> tuple[list[Plate], list[str]]:
 
 def with_baselines(table: Table, data_dir: str | Path | None = None) -> tuple[Table, Splits | None]:
     """The table with trivial baselines below, and the data they were computed on; without both if there are none."""
-    task, options = TASKS[table.task], dict(table.groups[0].config.task_options)
+    task, options = find(table.task), dict(table.groups[0].config.task_options)
     try:
         with without_download():
             splits = task.load(data_dir, **options)
@@ -83,7 +83,7 @@ def with_baselines(table: Table, data_dir: str | Path | None = None) -> tuple[Ta
 def _section(table: Table, data_dir: str | Path | None, say: Say) -> Section:
     say(table.title)
     table, splits = with_baselines(table, data_dir)
-    task = TASKS[table.task]
+    task = find(table.task)
     drawn = figures.run_figures(table)
     if splits is None:
         return Section(task, table, tuple(drawn))

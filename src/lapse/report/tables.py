@@ -8,16 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from lapse.heads import Metric
 from lapse.report.collection import Collection, Group, Settings, changed_task_options, short
-from lapse.tasks import TASKS, Score, Task
+from lapse.tasks import Score, Task, find
 
 SIGNIFICANCE = 0.05  # two rows are tied unless a Welch test tells them apart at this level
 
 Kind = Literal["model", "baseline"]
 Mark = Literal["best", "tied", ""]
-
-# Decimals as in the paper's tables; a ranking metric lies between 0 and 1.
-DECIMALS = {"accuracy": 2, "mse": 3, "auroc": 3, "auprc": 3}
 
 # Options that leave a task's data as the paper's authors had them. Lengths from 2 to 31 bits are what the authors'
 # code draws, whatever the paper says; another seed is another draw of the same thing.
@@ -74,8 +72,7 @@ class Table:
 
     task: str
     options: str
-    metric: str
-    maximize: bool
+    judged_by: Metric
     rows: tuple[Row, ...]
     shared: str = ""
     notes: tuple[str, ...] = ()
@@ -94,15 +91,23 @@ class Table:
         return tuple(row for row in self.rows if row.kind == "baseline")
 
     @property
+    def metric(self) -> str:
+        return self.judged_by.name
+
+    @property
+    def maximize(self) -> bool:
+        return self.judged_by.maximize
+
+    @property
     def unit(self) -> str:
-        return "%" if self.metric == "accuracy" else ""
+        return self.judged_by.unit
 
     @property
     def has_paper(self) -> bool:
         return any(row.paper is not None for row in self.rows)
 
     def figure(self, value: float | None) -> str:
-        return "–" if value is None else f"{value:.{DECIMALS[self.metric]}f}"
+        return "–" if value is None else f"{value:.{self.judged_by.decimals}f}"
 
     def with_baselines(self, scores: Mapping[str, float]) -> Table:
         added = tuple(Row(name, (score,), kind="baseline") for name, score in scores.items())
@@ -122,7 +127,7 @@ def build_tables(collection: Collection) -> list[Table]:
 
 def _table(groups: Sequence[Group], collection: Collection) -> Table:
     config = groups[0].config
-    task = TASKS[config.task]
+    task = find(config.task)
     options = changed_task_options(config)
     comparable = _is_the_papers(task, options)
     metric = task.metrics[0]
@@ -134,8 +139,7 @@ def _table(groups: Sequence[Group], collection: Collection) -> Table:
     return Table(
         task=task.name,
         options=short(options),
-        metric=metric.name,
-        maximize=metric.maximize,
+        judged_by=metric,
         rows=tuple(marked(rows)),
         shared=short(shared),
         notes=tuple(note for note in notes if note),

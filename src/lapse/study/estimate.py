@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lapse.runs import Result, RunConfig, build_model
-from lapse.tasks import TASKS, Splits
+from lapse.tasks import Splits, find
 
 TIMED_BATCHES = 3  # after one that is not counted, in which memory is taken and code is compiled
 OVERHEAD = (
@@ -48,8 +48,8 @@ def _timed(config: RunConfig, splits: dict[str, Splits], data_dir: str | Path | 
     data = json.dumps([config.task, dict(config.task_options)], sort_keys=True)
     if data not in splits:
         splits.clear()  # one task's data at a time
-        splits[data] = TASKS[config.task].load(data_dir, **config.task_options)
-    model = build_model(config, TASKS[config.task], splits[data])
+        splits[data] = find(config.task).load(data_dir, **config.task_options)
+    model = build_model(config, find(config.task), splits[data])
     batches = splits[data].train.batches(config.train.batch_size, seed=config.train.seed)
     count, start = 0, time.process_time()
     for batch in batches:

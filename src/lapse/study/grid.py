@@ -51,5 +51,4 @@ class Grid:
 def which_of(setting: str) -> str:
     """The task or model that a setting is for, empty if it is for all: ``WHICH:NAME=VALUE``."""
     name, _, _ = setting.partition("=")
-    which, colon, _ = name.partition(":")
-    return which if colon else ""
+    return name.rpartition(":")[0]

@@ -94,9 +94,7 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["_lapse_lifeline", "lapse.study.local", "lightning", "torchmetrics.classification"]
-    )
+    context.set_forkserver_preload(["_lapse_lifeline", "lapse.study.local", "lightning"])
     return context
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lapse.runs import Result, RunConfig, read_metrics
 from lapse.study.schedule import Run, State, describe_failure
-from lapse.tasks import TASKS
+from lapse.tasks import find
 
 REFRESH = 1.0  # seconds between two looks into the folders
 
@@ -148,7 +148,7 @@ def _name(config: RunConfig) -> str:
 
 
 def _metric(config: RunConfig) -> str:
-    return TASKS[config.task].metrics[0].name
+    return find(config.task).metrics[0].name
 
 
 def _duration(seconds: float | None) -> str:

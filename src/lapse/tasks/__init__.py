@@ -1,7 +1,9 @@
 """The tasks by name: the paper's five, a small one without download, and a clinical one."""
 
+import dataclasses
+
+from lapse.references import is_reference, resolve
 from lapse.tasks import digits, mnist, person, physionet, walker, xor
-from lapse.tasks.base import Metric as Metric
 from lapse.tasks.base import PaperSettings as PaperSettings
 from lapse.tasks.base import Score as Score
 from lapse.tasks.base import Splits as Splits
@@ -17,3 +19,19 @@ TASKS: dict[str, Task] = {
     "mini-digits": digits.TASK,
     "physionet2012": physionet.TASK,
 }
+
+
+def find(name: str) -> Task:
+    """A task by one of the names in `TASKS`, or as `package.module:NAME`, which is then its name.
+
+    Args:
+        name: the name or reference; ValueError if there is no such task.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    if not is_reference(name):
+        raise ValueError(f"no task {name!r}; expected one of {', '.join(TASKS)}, or package.module:NAME")
+    found = resolve(name)
+    if not isinstance(found, Task):
+        raise ValueError(f"{name!r} is {found!r}, expected a lapse.Task")
+    return dataclasses.replace(found, name=name)

@@ -1,4 +1,4 @@
-"""What a task is: data with honest splits, a loss, metrics, the paper's settings and results."""
+"""What a task is: data with honest splits, a question, the paper's settings and results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from lapse.extras import extra
+from lapse.heads import Head, Metric
 from lapse.sequences import Sequences
 from lapse.tasks.files import Source
 
 
 @dataclass(frozen=True)
 class Splits:
-    """A task's data: three parts, the files they came from, and what to know of them."""
+    """The data of a task.
+
+    Args:
+        train: the sequences to learn from.
+        validation: the sequences that choose the best epoch.
+        test: the sequences that the result is measured on, once.
+        sources: the files that the data came from.
+        notes: what to know about the data.
+    """
 
     train: Sequences
     validation: Sequences
@@ -24,14 +33,8 @@ class Splits:
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def parts(self) -> dict[str, Sequences]:
+        """The three parts by name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
-
-
-class Metric(NamedTuple):
-    """A figure of merit: `accuracy`, `mse`, `auroc`, `auprc`; and whether more is better."""
-
-    name: str
-    maximize: bool
 
 
 class Score(NamedTuple):
@@ -43,7 +46,15 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """Table S2 of the paper. Only the number of epochs differs between its tasks."""
+    """Table S2 of the paper. Only the number of epochs differs between its tasks.
+
+    Args:
+        epochs: how many passes over the training split.
+        hidden_size: the units of each model.
+        batch_size: the sequences per step.
+        optimizer: the name of the optimiser.
+        learning_rate: its step size.
+    """
 
     epochs: int
     hidden_size: int = 64
@@ -54,27 +65,31 @@ class PaperSettings:
 
 @dataclass(frozen=True)
 class Task:
-    """One of the tasks `lapse` knows by name; `load` gets its data.
+    """A question with the data to learn it from.
 
-    readout          "last": one answer a sequence; "every": one a step
-    loss             "cross_entropy" or "mse"
-    metrics          the first is the one results are compared by
-    output_size      classes, or numbers to predict
-    standardize      whether inputs should be standardised; the paper's tasks are learned raw
-        time_unit        what a timespan of 1 means
-    caveats          what is missing from the data, or can mislead whoever learns from them
-
-    differences      where the data differ from the authors' files, and why
+    Args:
+        name: how commands, folders and tables call the task.
+        summary: what it asks, in a line.
+        loader: gives the data; its first argument is the folder to look in first, or None. The others are the task's
+            options, keywords with defaults.
+        head: makes a fresh head: what is asked, by which loss it is learned, and by which metrics it is judged. Results
+            are compared by the first metric.
+        input_size: the number of features.
+        time_unit: what a timespan of 1 means.
+        source: where the data come from.
+        licence: under which licence they are.
+        differences: where the data differ from the paper's authors' files, and why.
+        caveats: what is missing from the data, or can mislead whoever learns from them.
+        standardize: whether inputs are standardised; the paper's tasks are learned raw.
+        paper: the paper's settings, if it has this task.
+        published: the paper's results by model.
     """
 
     name: str
     summary: str
     loader: Callable[..., Splits]
-    readout: Literal["last", "every"]
-    loss: Literal["cross_entropy", "mse"]
-    metrics: tuple[Metric, ...]
+    head: Callable[[], Head]
     input_size: int
-    output_size: int
     time_unit: str
     source: str
     licence: str
@@ -85,19 +100,25 @@ class Task:
     published: Mapping[str, Score] = field(default_factory=dict)
 
     @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What results are judged by; they are compared by the first."""
+        return self.head().metrics
+
+    @property
     def options(self) -> dict[str, Any]:
-        """What `load` can be told beside the folder, with the defaults."""
+        """The options that `load` takes, with their defaults."""
         parameters = inspect.signature(self.loader).parameters.values()
         return {p.name: p.default for p in parameters if p.name != "data_dir"}
 
     def load(self, data_dir: str | Path | None = None, **options: Any) -> Splits:
-        """The task's splits, from files found by the search order of `lapse.tasks.files`, or generated."""
+        """The task's splits, from files or generated.
+
+        Args:
+            data_dir: the folder to look in first; then come those that `lapse.tasks.files` names.
+            options: the task's own options, see `options`.
+        """
         if unknown := sorted(set(options) - set(self.options)):
             known = ", ".join(self.options) or "no options"
             raise ValueError(f"task {self.name!r} has no option {unknown[0]!r}; it takes {known}")
         with extra("tasks"):
             return self.loader(data_dir, **options)
-
-
-ACCURACY = Metric("accuracy", maximize=True)
-MSE = Metric("mse", maximize=False)

@@ -28,8 +28,7 @@ def _sections(task: Task, splits: Splits) -> Iterator[RenderableType]:
     yield heading(task)
     yield sizes(splits)
     yield gap_quantiles(task, splits)
-    if splits.train.targets is not None:
-        yield target_summary(splits)
+    yield targets(task, splits)
     yield missingness(splits)
     yield example(splits.train)
     yield files(splits)
@@ -58,14 +57,13 @@ def heading(task: Task) -> RenderableType:
     lines = Table(box=None, show_header=False, pad_edge=False)
     lines.add_column(style="dim")
     lines.add_column(overflow="fold")
-    answer = "one a sequence" if task.readout == "last" else "one a step"
     metrics = ", ".join(f"{m.name} ({'more' if m.maximize else 'less'} is better)" for m in task.metrics)
     rows = {
         "task": f"{task.name}: {task.summary}",
         "source": task.source,
         "licence": task.licence,
         "time": f"1 = {task.time_unit}",
-        "answers": f"{answer}, {task.loss}",
+        "asked": task.head().sentence,
         "metric": metrics,
         "differs": task.differences,
     }
@@ -105,32 +103,12 @@ def gap_quantiles(task: Task, splits: Splits) -> RenderableType:
     return _titled(f"Gaps between events (1 = {task.time_unit})", table)
 
 
-def target_summary(splits: Splits) -> RenderableType:
-    assert splits.train.targets is not None
-    return class_balance(splits) if splits.train.targets.dtype.kind == "i" else target_spread(splits)
-
-
-def class_balance(splits: Splits) -> RenderableType:
-    what = "steps" if splits.train.per_step else "sequences"
-    table = _table("", *splits.parts())
-    present = [part.targets for part in splits.parts().values() if part.targets is not None]
-    count = max(int(targets.max()) for targets in present) + 1
-    shares = [np.bincount(targets, minlength=count) / len(targets) for targets in present]
-    names = splits.train.classes or tuple(str(i) for i in range(count))
-    for i in range(count):
-        table.add_row(str(names[i]), *(f"{share[i]:.1%}" for share in shares))
-    return _titled(f"Class balance (share of {what})", table)
-
-
-def target_spread(splits: Splits) -> RenderableType:
-    table = _table("", "numbers", "mean", "std", "least", "most")
-    for name, part in splits.parts().items():
-        targets = part.targets
-        assert targets is not None
-        width = int(np.prod(targets.shape[1:], dtype=np.int64))
-        figures = (targets.mean(), targets.std(), targets.min(), targets.max())
-        table.add_row(name, str(width), *(f"{figure:.3g}" for figure in figures))
-    return _titled("Targets", table)
+def targets(task: Task, splits: Splits) -> RenderableType:
+    summary = task.head().summary(splits.parts())
+    table = _table(*summary.columns)
+    for row in summary.rows:
+        table.add_row(*row)
+    return _titled(summary.title, table)
 
 
 def missingness(splits: Splits) -> RenderableType:

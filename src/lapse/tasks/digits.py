@@ -8,9 +8,11 @@ may be in several parts.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from lapse.tasks.base import ACCURACY, Splits, Task
+from lapse.heads import Classes
+from lapse.tasks.base import Splits, Task
 from lapse.tasks.mnist import image_events
 
 THRESHOLD = 8
@@ -29,11 +31,8 @@ TASK = Task(
     name="mini-digits",
     summary="small handwritten digits as the runs of a black and white image; bundled with scikit-learn",
     loader=load,
-    readout="last",
-    loss="cross_entropy",
-    metrics=(ACCURACY,),
+    head=partial(Classes, "0123456789"),
     input_size=1,
-    output_size=10,
     time_unit=f"{SYMBOLS_PER_UNIT} pixels",
     source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits)",
     licence="CC BY 4.0",

@@ -7,14 +7,16 @@ of time. Of the training images 6,000 are the validation split.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from lapse.events import encode_events
+from lapse.heads import Classes
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
-from lapse.tasks.base import ACCURACY, PaperSettings, Splits, Task
+from lapse.tasks.base import PaperSettings, Splits, Task
 from lapse.tasks.files import DataFile, DataFileError, read
 from lapse.tasks.prepared import prepared
 from lapse.tasks.published import PUBLISHED
@@ -97,11 +99,8 @@ TASK = Task(
     name="mnist-event",
     summary="handwritten digits as the runs of a black and white image",
     loader=load,
-    readout="last",
-    loss="cross_entropy",
-    metrics=(ACCURACY,),
+    head=partial(Classes, "0123456789"),
     input_size=1,
-    output_size=10,
     time_unit=f"{SYMBOLS_PER_UNIT} pixels",
     source="MNIST, http://yann.lecun.com/exdb/mnist",
     licence="CC BY-SA 3.0, as commonly stated",

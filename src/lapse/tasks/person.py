@@ -1,28 +1,30 @@
 """`person`: what a person is doing, at every reading of four tags they wear.
 
-Source: UCI Localization Data for Person Activity; 5 people, 5 recordings each. An event is one reading of
-one tag: a one-hot of the 4 tags, then x, y, z. The eleven activities make 7 classes, as in the paper. Time
-counts in units of 100 ms, as in the authors' code. Recordings are cut into windows of 32 readings every 16.
+Source: UCI Localization Data for Person Activity; 5 people, 5 recordings each. An event is one reading of one tag: a
+one-hot of the 4 tags, then x, y, z. The eleven activities make 7 classes, as in the paper. Time counts in units of
+100 ms, as in the authors' code. Recordings are cut into windows of 32 readings, one every 16 readings.
 
-Splits, of which the paper has only the first:
-- `paper`: windows shuffled, 20 % test (and a tenth of the rest validation). Windows overlap, so half of a
-test
-  window's readings are usually in training: the figure says little about a new recording.
-- `recording`: of each person one recording is test and one validation. `fold` (0 to 4) chooses which.
-- `subject`: one person is test and one validation; no window of theirs is in training. `fold` chooses who.
+There are three splits, of which the paper has only the first:
+
+- `paper`: windows are shuffled; 20 % are test, and a tenth of the rest is validation. Windows overlap, so half of a
+  test window's readings are usually in training: the figure says little about a new recording.
+- `recording`: of each person one recording is test and one is validation. `fold` (0 to 4) chooses which.
+- `subject`: one person is test and one is validation; none of their windows is in training. `fold` chooses who.
 """
 
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lapse.heads import Classes
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
-from lapse.tasks.base import ACCURACY, PaperSettings, Splits, Task
+from lapse.tasks.base import PaperSettings, Splits, Task
 from lapse.tasks.files import DataFile, DataFileError, read
 from lapse.tasks.prepared import prepared
 from lapse.tasks.published import PUBLISHED
@@ -176,11 +178,8 @@ TASK = Task(
     name="person",
     summary="what a person is doing, at each reading of four tags they wear",
     loader=load,
-    readout="every",
-    loss="cross_entropy",
-    metrics=(ACCURACY,),
+    head=partial(Classes, tuple(CLASSES), per_step=True),
     input_size=7,
-    output_size=7,
     time_unit="100 ms",
     source="UCI Localization Data for Person Activity, https://archive.ics.uci.edu/dataset/196",
     licence="CC BY 4.0",

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lapse.heads import Classes
 from lapse.sequences import Sequences
-from lapse.tasks.base import Metric, Splits, Task
+from lapse.tasks.base import Splits, Task
 from lapse.tasks.files import DataFile, DataFileError, Members, read, read_archive
 from lapse.tasks.prepared import prepared
 
@@ -147,11 +149,8 @@ TASK = Task(
     name="physionet2012",
     summary="in-hospital death, from the first 48 hours in intensive care",
     loader=load,
-    readout="last",
-    loss="cross_entropy",
-    metrics=(Metric("auroc", maximize=True), Metric("auprc", maximize=True)),
+    head=partial(Classes, ("survived", "died"), metrics=("auroc", "auprc")),
     input_size=len(VARIABLES),
-    output_size=2,
     time_unit="one hour",
     source="PhysioNet/CinC Challenge 2012, set A, https://physionet.org/content/challenge-2012/1.0.0/",
     licence="ODC-By 1.0",

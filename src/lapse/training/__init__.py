@@ -1,11 +1,11 @@
 """Training: a frozen config, Lightning's loop around a model, and checkpoints that survive a kill."""
 
+from lapse.heads import NonFiniteError as NonFiniteError
 from lapse.training.causality import SeesTheFuture as SeesTheFuture
 from lapse.training.causality import check_causality as check_causality
+from lapse.training.checkpoints import DamagedCheckpoint as DamagedCheckpoint
+from lapse.training.checkpoints import OtherTraining as OtherTraining
 from lapse.training.config import TrainConfig as TrainConfig
 from lapse.training.fit import Fitted as Fitted
 from lapse.training.fit import evaluate as evaluate
 from lapse.training.fit import fit as fit
-from lapse.training.objective import METRICS as METRICS
-from lapse.training.objective import NonFiniteLoss as NonFiniteLoss
-from lapse.training.objective import Objective as Objective

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import logging
+import math
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lapse.extras import extra
+from lapse.heads import NonFiniteError
 from lapse.models import SequenceModel
 from lapse.sequences import Sequences
 from lapse.training.causality import check_causality
+from lapse.training.checkpoints import Checkpoints, identity
 from lapse.training.config import TrainConfig
-from lapse.training.objective import Objective, Scores
+
+if TYPE_CHECKING:
+    from lapse.training.record import Record
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a training left: one row of figures an epoch, and which epoch was the best by validation."""
+    """What a training found.
+
+    Args:
+        history: one row of figures per epoch.
+        best_epoch: the epoch with the best validation metric, counted from 0.
+        best_value: that metric.
+    """
 
     history: list[dict[str, float]]
     best_epoch: int
@@ -31,96 +43,167 @@ class Fitted:
 
 def fit(
     model: SequenceModel,
-    objective: Objective,
     train: Sequences,
     validation: Sequences,
     config: TrainConfig | None = None,
     *,
     folder: str | Path | None = None,
-    progress: bool = False,
+    restart: bool = False,
+    progress: bool = True,
     label: str = "training",
     devices: int = 1,
     nodes: int = 1,
     callbacks: Sequence[Any] = (),
 ) -> Fitted:
-    """Train ``model`` in place; with a ``folder``, go on from the last whole epoch that is found there.
+    """Train a model in place; afterwards it is in evaluation mode.
 
-    The data loaders, the order of batches and dropout are functions of ``config.seed``: the same call gives the
-    same weights, in one piece or in several. Where every step is to be answered, a model that sees the steps after
-    it is refused (:class:`lapse.training.SeesTheFuture`).
+    The order of batches and dropout are functions of `config.seed`: the same call gives the same weights, in one piece
+    or in several, and torch's global generator is left alone. A model that answers at every event and sees the events
+    after it is refused (`SeesTheFuture`). Predictions, losses or weights that are NaN or infinite end the training with
+    `NonFiniteError`; the model then has the weights of its best epoch, or its first ones if there is none.
+
+    Args:
+        model: what is trained; its head says what the targets, the loss and the metrics are.
+        train: the sequences to learn from.
+        validation: the sequences that choose the best epoch, by the first metric of the head.
+        config: the settings; None for the defaults.
+        folder: where checkpoints and `metrics.csv` go. Training goes on from the last whole epoch that is found there,
+            if it belongs to the same data, model and settings; otherwise it raises `OtherTraining`. More epochs than
+            last time may be asked for.
+        restart: begin anew, whatever the folder holds.
+        progress: show a bar on a terminal, or elsewhere a line for every tenth of the epochs.
+        label: what the bar or line begins with.
+        devices: processes on this machine, data-parallel.
+        nodes: machines, data-parallel.
+        callbacks: further callbacks of Lightning.
     """
     with extra("train"):
-        import lightning as L
-
-    from lapse.training.callbacks import Progress, Record, scalars
+        import lightning  # noqa: F401 - what the modules below import
     from lapse.training.learner import Learner
+    from lapse.training.progress import progress as shown
+    from lapse.training.progress import scalars
+    from lapse.training.record import Record
 
     config = config or TrainConfig()
     folder = None if folder is None else Path(folder)
-    record = Record(folder, config.patience, objective.maximize, objective.metrics[0])
-    resumed = record.restore()
-    learner = Learner(model, objective, config)
-    if objective.readout == "every":
-        check_causality(model, train)
+    _check(model, train, validation)
+    if restart and folder is not None:
+        Checkpoints(folder).clear()
+    belongs = None if folder is None else identity(model, train, validation, config)
+    record = Record(config, model.head.metrics[0], folder, belongs)
+    learner = Learner(model, config)
+    resumed = record.restore(learner)
     if not record.finished:
-        bars = [Progress(objective.metrics[0], label)] if progress else []
-        with _quiet_lightning():
-            trainer = L.Trainer(
-                max_epochs=config.epochs,
-                accelerator="auto" if torch.cuda.is_available() else "cpu",
-                devices=devices,
-                num_nodes=nodes,
-                strategy="ddp" if devices * nodes > 1 else "auto",
-                gradient_clip_val=config.clip,
-                deterministic=True,
-                num_sanity_val_steps=0,
-                use_distributed_sampler=False,  # LengthBatches deals to the processes itself
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                callbacks=[record, *scalars(folder, len(record.history)), *bars, *callbacks],
-            )
-            trainer.fit(
+        bars = [shown(record, label)] if progress else []
+        watchers = [record, *scalars(record, folder), *bars, *callbacks]
+        with _good_weights(model, record), _contained_lightning():
+            _trainer(config, devices, nodes, watchers).fit(
                 learner,
                 train.batches(config.batch_size, seed=config.seed),
                 validation.batches(4 * config.batch_size, shuffle=False),
-                ckpt_path=record.checkpoint if resumed else None,
+                ckpt_path=resumed,
             )
+    if record.best["value"] is None:
+        raise NonFiniteError(f"{record.metric.name} was NaN on the validation split in every epoch")
     if config.restore_best:
         model.load_state_dict(record.best["weights"])
-    elif resumed and record.finished:
-        state = torch.load(record.checkpoint, map_location="cpu", weights_only=True)["state_dict"]  # type: ignore[arg-type]
-        learner.load_state_dict(state)
+    model.eval()
     return Fitted(record.history, int(record.best["epoch"]), float(record.best["value"]))
 
 
 @torch.no_grad()
-def evaluate(
-    model: SequenceModel, objective: Objective, sequences: Sequences, batch_size: int = 512
-) -> dict[str, float]:
-    """Loss and metrics of a trained model on sequences with targets."""
+def evaluate(model: SequenceModel, sequences: Sequences, batch_size: int = 512) -> dict[str, float]:
+    """The loss and the metrics of a trained model, as its head computes them.
+
+    Args:
+        model: the model; it is left in the mode it was in.
+        sequences: sequences with targets.
+        batch_size: how many sequences go through the model at a time; it does not change the figures.
+    """
+    head, device = model.head, next(model.parameters()).device
+    head.targets_of(sequences)
+    scores = head.scores()
     was_training = model.training
     model.eval()
-    scores = Scores(objective, model.config.output_size)
-    device = next(model.parameters()).device
-    for batch in sequences.batches(batch_size, shuffle=False):
-        scores.add(model(batch.to(device)), batch.to(device))
-    model.train(was_training)
+    try:
+        for batch in sequences.batches(batch_size, shuffle=False):
+            moved = batch.to(device)
+            scores.add(head.outputs(model(moved), moved), head.targets(moved))
+    finally:
+        model.train(was_training)
     return scores.values()
 
 
+def _check(model: SequenceModel, train: Sequences, validation: Sequences) -> None:
+    """Refuse what could only fail, or mislead, after an epoch of work."""
+    head, metric = model.head, model.head.metrics[0].name
+    if math.isnan(head.baseline(train, validation)[metric]):
+        raise ValueError(
+            f"{metric} is not defined on the validation split, since all its targets are the same; choose another "
+            "metric, or a split with different targets"
+        )
+    if head.per_step:
+        check_causality(model, train)
+
+
+def _trainer(config: TrainConfig, devices: int, nodes: int, callbacks: list[Any]) -> Any:
+    import lightning as L
+
+    return L.Trainer(
+        max_epochs=config.epochs,
+        accelerator="auto" if torch.cuda.is_available() else "cpu",
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+        gradient_clip_val=config.clip,
+        deterministic=True,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # LengthBatches deals to the processes itself
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=callbacks,
+    )
+
+
 @contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Lightning's hints on hardware and workers are not for users of lapse; its errors still come through."""
+def _good_weights(model: SequenceModel, record: Record) -> Iterator[None]:
+    """Whatever ends a training, the model is left in evaluation mode, and with weights that are finite."""
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    try:
+        yield
+    except NonFiniteError as error:
+        model.load_state_dict(record.best["weights"] or before)
+        kept = f"of epoch {record.best['epoch']}" if record.history else "that it had before training"
+        raise NonFiniteError(f"{error}. The model has the weights {kept}") from error
+    finally:
+        model.eval()
+
+
+@contextmanager
+def _contained_lightning() -> Iterator[None]:
+    """Keep Lightning's hints on hardware to itself, and undo what it changes for the whole process."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    on_interrupt = signal.getsignal(signal.SIGINT)
     for logger in loggers:
         logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
-        # Batches are padded once, in this process: workers would only copy them.
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
+            # Batches are padded once, in this process: workers would only copy them.
+            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            yield
+    except SystemExit as error:
+        # On Ctrl-C Lightning ends the process, which is for the caller to decide, and ignores the next one. On SIGTERM
+        # it ends the process as if all were well.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, on_interrupt)
+            raise KeyboardInterrupt from None
+        raise SystemExit(error.code or 128 + signal.SIGTERM) from None
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        torch.use_deterministic_algorithms(deterministic)

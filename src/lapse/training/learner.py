@@ -9,23 +9,28 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from lapse.heads import NonFiniteError
 from lapse.models import SequenceModel
 from lapse.sequences import Batch
 from lapse.solvers import SolverError
 from lapse.training.config import TrainConfig
-from lapse.training.objective import NonFiniteLoss, Objective, Scores
+from lapse.training.randomness import own_random
 
 
 class Learner(L.LightningModule):
-    """Loss, optimiser and validation of a :class:`lapse.models.SequenceModel`, for Lightning's Trainer."""
+    """Loss, optimiser and validation of a `lapse.models.SequenceModel`, for Lightning's Trainer.
 
-    def __init__(self, model: SequenceModel, objective: Objective, config: TrainConfig) -> None:
+    Args:
+        model: the model that is trained; its head says what the loss and the metrics are.
+        config: how it is trained.
+    """
+
+    def __init__(self, model: SequenceModel, config: TrainConfig) -> None:
         super().__init__()
         self.model = model
-        self.objective = objective
         self.config = config
-        self.train_total, self.train_count, self.events = 0.0, 0, 0
-        self.scores = Scores(objective, model.config.output_size)
+        self.scores = model.head.scores()
+        self._total, self._weight, self._events = 0.0, 0.0, 0
 
     def configure_optimizers(self) -> Any:
         config = self.config
@@ -42,54 +47,63 @@ class Learner(L.LightningModule):
         return torch.optim.RMSprop(self.parameters(), alpha=0.9, eps=1e-7, **settings)
 
     def on_train_epoch_start(self) -> None:
-        # Dropout is a function of seed and epoch, so that a resumed run draws what the unbroken one drew.
-        torch.manual_seed(self.config.seed * 1_000_003 + self.current_epoch)
-        self.train_total, self.train_count, self.events = 0.0, 0, 0
+        self._total, self._weight, self._events = 0.0, 0.0, 0
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         if not len(batch):
             # No row was left for this process in the last batch; it still takes part in averaging the gradients.
-            return self._nothing() / self._share(0)
-        prediction, target = self.objective.valid(self._predict(batch, index), batch)
-        total = self.objective.total(prediction, target)
+            return self._nothing() / self._share(0.0)
+        head = self.model.head
+        with own_random(self.config.seed, self.current_epoch, index, self.global_rank):
+            output = self._predict(batch, index)
+        targets = head.targets(batch)
+        # A sum can be averaged over processes, a mean cannot.
+        total = head.loss(head.outputs(output, batch), targets).sum()
         if not bool(torch.isfinite(total)):
-            raise NonFiniteLoss(self._diagnosis(batch, index, float(total.detach())))
-        self.train_total += float(total.detach())
-        self.train_count += len(target)
-        self.events += int(batch.lengths.sum())
-        return total / self._share(len(target))
+            raise NonFiniteError(self._diagnosis(batch, index, float(total.detach())))
+        weight = float(targets.weights.sum())
+        self._total += float(total.detach())
+        self._weight += weight
+        self._events += int(batch.lengths.sum())
+        return total / self._share(weight)
 
     def _predict(self, batch: Batch, index: int) -> Tensor:
         try:
-            prediction: Tensor = self.model(batch)
+            output: Tensor = self.model(batch)
         except (SolverError, ValueError) as error:
             if isinstance(error, ValueError) and bool(torch.isfinite(batch.values).all()):
                 raise  # a mistake of another kind
-            raise NonFiniteLoss(self._diagnosis(batch, index, math.nan)) from error
-        return prediction
+            raise NonFiniteError(self._diagnosis(batch, index, math.nan)) from error
+        return output
 
     def _nothing(self) -> Tensor:
         return torch.stack([0.0 * p.sum() for p in self.model.parameters()]).sum()
 
-    def epoch_totals(self) -> tuple[float, int, int]:
-        """Loss, predictions and events of the epoch so far, over all processes."""
-        totals = torch.tensor([self.train_total, self.train_count, self.events], dtype=torch.float64)
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the epoch so far, in this process."""
+        return self._total / self._weight if self._weight else 0.0
+
+    def epoch_totals(self) -> tuple[float, float, int]:
+        """The sum of the losses, the sum of their weights, and the events of the epoch so far, over all processes."""
+        totals = torch.tensor([self._total, self._weight, self._events], dtype=torch.float64)
         if self.trainer.world_size > 1:
             totals = totals.to(self.device)
             torch.distributed.all_reduce(totals)
-        return float(totals[0]), int(totals[1]), int(totals[2])
+        return float(totals[0]), float(totals[1]), int(totals[2])
 
-    def _share(self, count: int) -> float:
-        """How many predictions a process answers for: all of them, divided by the processes.
+    def _share(self, weight: float) -> float:
+        """What this process divides its loss by: the weight of all processes' predictions, divided by the processes.
 
-        Gradients are averaged over processes, so this gives them the weight they have in one large batch.
+        Gradients are averaged over processes, so this gives them the weight they have in one large batch. A batch
+        without any known target has no loss, whatever it is divided by.
         """
         world = self.trainer.world_size
         if world == 1:
-            return float(count)
-        counts = torch.tensor(float(count), device=self.device)
-        torch.distributed.all_reduce(counts)
-        return float(counts) / world
+            return weight or 1.0
+        weights = torch.tensor(weight, device=self.device)
+        torch.distributed.all_reduce(weights)
+        return float(weights) / world or 1.0
 
     def _diagnosis(self, batch: Batch, index: int, loss: float) -> str:
         weights = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
@@ -107,10 +121,11 @@ class Learner(L.LightningModule):
         )
 
     def on_validation_epoch_start(self) -> None:
-        self.scores = Scores(self.objective, self.model.config.output_size)
+        self.scores = self.model.head.scores()
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        self.scores.add(self.model(batch), batch)
+        head = self.model.head
+        self.scores.add(head.outputs(self.model(batch), batch), head.targets(batch))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch.to(device)

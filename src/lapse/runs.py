@@ -26,7 +26,7 @@ import lapse
 from lapse.models import ModelConfig, SequenceModel
 from lapse.models.registry import find, spelled_out, stored_options
 from lapse.sequences.storage import write_atomically
-from lapse.stored_config import with_absent_fields, without_absent_fields
+from lapse.stored_config import check_types, with_absent_fields, without_absent_fields
 from lapse.tasks import Splits, Task
 from lapse.tasks import find as find_task
 from lapse.training import Fitted, TrainConfig, evaluate, fit
@@ -56,6 +56,10 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("hidden_size", "num_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         # The absence of an option in a stored config means what its default was when the config was stored.
         object.__setattr__(self, "model_options", spelled_out(self.model, self.model_options))
 

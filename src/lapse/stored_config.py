@@ -1,4 +1,4 @@
-"""Configs that outlive the code that wrote them: what it means that a stored config lacks a field.
+"""Configs that outlive the code that wrote them: the types of fields, and what it means that one is absent.
 
 A field that was added later declares with `added` what runs did before it existed. Reading an older config fills in
 that meaning, and a digest leaves the field out where it has that meaning, so that results recorded before the field
@@ -8,8 +8,10 @@ was added keep their folder and still count as done.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 def added(default: Any, *, before: Any) -> Any:
@@ -33,3 +35,44 @@ def without_absent_fields(config: Any) -> dict[str, Any]:
     values = dataclasses.asdict(config)
     newer = {f.name: f.metadata["before"] for f in dataclasses.fields(config) if "before" in f.metadata}
     return {name: value for name, value in values.items() if name not in newer or value != newer[name]}
+
+
+def check_types(config: Any) -> None:
+    """Raise a ValueError for a field whose value is not of the declared type.
+
+    A whole number is good for a float; true and false are no numbers, and a float is finite, so that every config
+    can be stored as JSON and read back.
+
+    Args:
+        config: a dataclass; its fields are declared as plain types, `Literal`, `Mapping`, dataclasses or unions.
+    """
+    for name, kind in get_type_hints(type(config)).items():
+        if not _fits(value := getattr(config, name), kind):
+            raise ValueError(f"{name} must be {_described(kind)}, got {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, one) for one in get_args(kind))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, get_origin(kind) or kind)
+
+
+def _described(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) is UnionType:
+        return " or ".join(map(_described, get_args(kind)))
+    words = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "a word",
+        NoneType: "null",
+    }
+    return words.get(kind, f"a {(get_origin(kind) or kind).__name__}")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from lapse.stored_config import added
+from lapse.stored_config import added, check_types
 
 LOWEST_RATE = 0.01  # share of the learning rate with which a cosine schedule ends
 
@@ -34,15 +34,13 @@ class TrainConfig:
     )  # Adam decays weights apart from the gradient, RMSprop through it
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.optimizer not in ("adam", "rmsprop"):
-            raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if self.schedule not in ("constant", "cosine"):
-            raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}")
+        check_types(self)
+        for name, least in {"seed": 0, "epochs": 1, "batch_size": 1, "patience": 1}.items():
+            if (number := getattr(self, name)) is not None and not least <= number < 2**63:
+                raise ValueError(f"{name} must be at least {least} and below 2**63, got {number}")
+        for name in ("learning_rate", "clip"):
+            if (number := getattr(self, name)) is not None and not number > 0:
+                raise ValueError(f"{name} must be positive, got {number}")
         if not 0 <= self.warmup < 1:
             raise ValueError(
                 f"warmup must be a share of all steps, at least 0 and below 1, got {self.warmup}"

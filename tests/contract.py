@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -418,6 +419,30 @@ def check_graph_capture(make: Make) -> None:
     assert_same(compiled(input, timespans=timespans)[0], layer(input, timespans=timespans)[0])
     ragged, _ = torch.compile(layer, backend="eager")(input, timespans=timespans, lengths=[2, 1])
     assert_same(ragged, layer(input, timespans=timespans, lengths=[2, 1])[0])
+
+
+def check_autocast(make: Make) -> None:
+    """Where `nn.LSTM` runs under autocast, so does the layer, in the precision of its weights."""
+    layer, (input, timespans) = build(make, num_layers=2, dtype=torch.float32), example(dtype=torch.float32)
+    output, h_n = layer(input, timespans=timespans, lengths=LENGTHS)
+    for backend in ("auto", "reference"):
+        with lapse.backend(backend), torch.autocast("cpu", dtype=torch.bfloat16):
+            again, _ = layer(input, timespans=timespans, lengths=LENGTHS)
+            # What comes from a layer below is in half precision.
+            states_below = tuple(s.detach().bfloat16() for s in states(h_n))
+            half, _ = layer(input.bfloat16(), _as_given(states_below), timespans=timespans, lengths=LENGTHS)
+        assert_same(again, output, rtol=1e-4, atol=1e-5)
+        assert half.dtype == torch.float32
+        half.sum().backward()
+
+
+def check_tracing_is_refused(make: Make) -> None:
+    """A traced loop would be silently wrong at another length."""
+    layer, (input, _) = build(make), example()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match=r"torch\.jit\.trace would record the loop over exactly"):
+            torch.jit.trace(layer, (input,))
 
 
 CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]

@@ -11,6 +11,7 @@ SOURCE = Path(lapse.__file__).parent
 # A module may import those before it, and its own package. `lapse` itself gathers what is public, and may import
 # anything; importing it for its version is no arrow.
 FLOW = (
+    "torch_private",
     "extras",
     "examples",
     "references",

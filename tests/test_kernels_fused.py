@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 import lapse
-from lapse import kernels, recurrent
+from lapse import kernels, recurrent, torch_private
 from lapse.kernels import fused, native, recompute, unroll, workspace
 from lapse.kernels.fused import Fused
 from lapse.kernels.prepared import prepare
@@ -909,3 +909,13 @@ def test_nothing_is_taped_without_gradients(monkeypatch: pytest.MonkeyPatch) -> 
     without = max(sizes)
     layer(x)
     assert max(sizes) > 4 * without
+
+
+def test_with_another_torch_every_call_takes_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_private, "KNOWN", False)
+    layer, x = lapse.AugmentedLSTM(2, 3), torch.randn(2, 4, 2)
+    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel"):
+        layer(x)
+    output, _ = layer(x)
+    with lapse.backend("reference"):
+        assert torch.equal(layer(x)[0], output)

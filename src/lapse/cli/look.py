@@ -43,7 +43,7 @@ def list_names() -> None:
     described: dict[str, dict[str, str]] = {
         "model": {name: _first_line(layer.__doc__) for name, layer in MODELS.items()},
         "task": {name: task.summary for name, task in TASKS.items()},
-        "solver": {name: str(solver) for name, solver in SOLVERS.items()},
+        "solver": {name: repr(solver) for name, solver in SOLVERS.items()},
     }
     for kind, entries in described.items():
         table = Table(kind, "what it is", box=None, header_style="bold", pad_edge=False)

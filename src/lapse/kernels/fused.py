@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from lapse.kernels import native
 from lapse.kernels.contract import CellLike, State, zero_state
-from lapse.kernels.plain import plain_autograd, plain_tensor
 from lapse.kernels.prepared import Prepared, prepare
 from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
@@ -22,6 +21,7 @@ from lapse.kernels.setting import Choices, Setting
 from lapse.kernels.walk import Walk
 from lapse.kernels.workspace import borrow
 from lapse.solvers import not_finite
+from lapse.torch_private import ordinary_call, ordinary_tensor
 
 BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of fewer rows are slower
 SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
@@ -104,7 +104,7 @@ class Fused:
     ) -> list[Tensor] | None:
         """The tensors of the cell's program, if a kernel covers the call."""
         dtype = input.dtype
-        if dtype not in (torch.float32, torch.float64) or not plain_autograd():
+        if dtype not in (torch.float32, torch.float64) or not ordinary_call():
             return None
         tensors = prepared.tensors(parts)
         if tensors is None or prepared.program is None:
@@ -114,7 +114,9 @@ class Fused:
             return None
         given = (input, timespans, *state, *tensors)
         return (
-            tensors if all(plain_tensor(t, dtype) for t in given) and native.library() is not None else None
+            tensors
+            if all(ordinary_tensor(t, dtype) for t in given) and native.library() is not None
+            else None
         )
 
 
@@ -162,7 +164,7 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *inputs, kept = ctx.saved_tensors
         job: _Job = ctx.job
-        plain = plain_autograd() and all(g is None or plain_tensor(g, kept.dtype) for g in grads)
+        plain = ordinary_call() and all(g is None or ordinary_tensor(g, kept.dtype) for g in grads)
         if torch.is_grad_enabled() or not plain:
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
         x, spans = inputs[0].contiguous(), inputs[1].contiguous()

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from lapse.kernels import native
 from lapse.kernels.contract import CellLike, State
 from lapse.kernels.fused import Fused
-from lapse.kernels.plain import plain_autograd, plain_tensor
 from lapse.kernels.prepared import has_program, prepare
 from lapse.solvers import not_finite
+from lapse.torch_private import ordinary_call, ordinary_tensor
 
 _FUSED = Fused()
 
@@ -109,7 +109,7 @@ _ready: WeakKeyDictionary[CellLike, _Ready] = WeakKeyDictionary()
 
 def step(cell: CellLike, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
     """``cell.step`` by the fused path where no gradient is asked for and a kernel covers the call."""
-    if not has_program(cell) or torch.is_grad_enabled() or not plain_autograd():
+    if not has_program(cell) or torch.is_grad_enabled() or not ordinary_call():
         return cell.step(input, state, timespan)
     ready = _ready.get(cell)
     if ready is None or not ready.serves(cell, input):
@@ -119,7 +119,7 @@ def step(cell: CellLike, input: Tensor, state: State, timespan: Tensor) -> tuple
     given = (input, timespan, *state)
     if [t.shape for t in given] != ready.shapes:
         return cell.step(input, state, timespan)
-    if not all(plain_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given):
+    if not all(ordinary_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given):
         return cell.step(input, state, timespan)
     with ready.lock:
         return ready.step(input, state, timespan)

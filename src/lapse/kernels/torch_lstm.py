@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from lapse.kernels.contract import CellLike, State
-from lapse.kernels.plain import plain_autograd
 from lapse.kernels.prepared import prepare
 from lapse.kernels.reference import initial_state
 from lapse.kernels.walk import Walk
+from lapse.torch_private import lstm, ordinary_call
 
 
 class TorchLSTM:
@@ -28,26 +28,20 @@ class TorchLSTM:
     ) -> tuple[Tensor, State] | None:
         prepared, parts = prepare(cell)
         tensors = prepared.tensors(parts)
-        if not plain_autograd() or tensors is None:
+        if not ordinary_call() or tensors is None:
             return None
         x = torch.cat([walk.gather(input), walk.gather(timespans).unsqueeze(-1)], -1)
         batch_sizes = walk.batch_sizes
         weight_ih, weight_hh, bias = tensors
         weights = [weight_ih, weight_hh, bias, torch.zeros_like(bias)]
         hx = [s.unsqueeze(0) for s in state or initial_state(cell, input, walk)]
-        rest = (
-            weights,
-            True,
-            1,
-            0.0,
-            cell.training,
-            False,
-        )  # biases, layers, dropout, training, bidirectional
+        rest = weights, True, 1, 0.0, cell.training, False  # biases, layers, dropout, training, bidirectional
         if batch_sizes[0] == batch_sizes[-1]:  # all rows of one length: torch has a faster kernel for that
             x = x.unflatten(0, (len(batch_sizes), -1))  # (T, B, I + 1)
-            output, h, c = torch._VF.lstm(x, hx, *rest, False)
-            output = output.flatten(0, 1)
+            found = lstm(x, hx, *rest, False)
         else:
-            sizes = torch.tensor(batch_sizes)
-            output, h, c = torch._VF.lstm(x, sizes, hx, *rest)
-        return walk.scatter(output), (h.squeeze(0), c.squeeze(0))
+            found = lstm(x, torch.tensor(batch_sizes), hx, *rest)
+        if found is None:
+            return None
+        output, h, c = found
+        return walk.scatter(output.flatten(0, -2)), (h.squeeze(0), c.squeeze(0))

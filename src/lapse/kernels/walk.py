@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from lapse.solvers import readable
+from lapse.torch_private import readable
 
 
 class Walk:

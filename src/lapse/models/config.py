@@ -10,7 +10,6 @@ from typing import Any, Literal
 from lapse.heads import Head
 from lapse.models.registry import spelled_out
 from lapse.sequences import Sequences
-from lapse.solvers import SOLVERS
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class ModelConfig:
         except TypeError as error:
             raise TypeError(
                 f"options must be plain values, so that the model can be stored: {error}; "
-                f"solvers go by name here: {', '.join(SOLVERS)}"
+                "a solver goes by its word here, such as 'rk4:8' (`solver.word`)"
             ) from None
 
     @staticmethod

@@ -12,8 +12,8 @@ from torch import Tensor
 from lapse.kernels.builder import BEFORE, Builder
 from lapse.palette import SOLID, Look
 from lapse.recurrent.cell import Cell, LSTMGates, State
-from lapse.recurrent.fields import TanhField
-from lapse.recurrent.rnn import RNN, LayerOptions, choose_solver
+from lapse.recurrent.fields import TanhField, solver_for
+from lapse.recurrent.rnn import RNN, LayerOptions
 from lapse.solvers import RK4, FixedStep, Solver
 
 
@@ -30,19 +30,24 @@ class CoupledLSTMODERNNCell(Cell):
         input_size: The number of features of an observation.
         hidden_size: The number of units of each of the two.
         forget_bias: Where the bias of the forget gate starts.
-        solver: How the ODE is solved; RK4 with 3 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; RK4 with 3 sub-steps if not given.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "lstm", "ode")
     free_states: ClassVar[tuple[str, ...]] = ("c", "lstm", "ode")
 
     def __init__(
-        self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, solver: Solver | None = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        forget_bias: float = 1.0,
+        solver: Solver | str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size)
         self.gates = LSTMGates(input_size + hidden_size, hidden_size, forget_bias)
         self.field = TanhField(input_size + hidden_size, hidden_size)
-        self.solver = solver or FixedStep(RK4, steps=3)
+        self.solver = solver_for(self.field, solver, FixedStep(RK4, steps=3))
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         _, c, lstm, ode = state
@@ -76,7 +81,7 @@ class CoupledLSTMODERNN(RNN):
         hidden_size: The number of units of each of the two.
         num_layers: The number of layers, one above the other.
         forget_bias: Where the bias of the forget gate starts.
-        solver: A solver or its name; RK4 with 3 sub-steps if not given.
+        solver: A solver or its word; RK4 with 3 sub-steps if not given.
         options: The options of every layer: see `lapse.RNN`.
     """
 
@@ -94,6 +99,5 @@ class CoupledLSTMODERNN(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        chosen = choose_solver(solver, damped=False)
-        cell = partial(CoupledLSTMODERNNCell, forget_bias=forget_bias, solver=chosen)
+        cell = partial(CoupledLSTMODERNNCell, forget_bias=forget_bias, solver=solver)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)

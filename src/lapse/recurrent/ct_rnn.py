@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Unpack
 
 from lapse.kernels.builder import Builder
 from lapse.palette import SOLID, Look
-from lapse.recurrent.fields import DampedTanhField, DrivenCell, driven_program
-from lapse.recurrent.rnn import RNN, LayerOptions, choose_solver
+from lapse.recurrent.fields import DampedTanhField, DrivenCell, driven_program, solver_for
+from lapse.recurrent.rnn import RNN, LayerOptions
 from lapse.solvers import Exponential, Solver
 
 
@@ -24,14 +24,14 @@ class CTRNNCell(DrivenCell):
     Args:
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
-        solver: How the ODE is solved; the exponential integrator with 4 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; the exponential integrator with 4 sub-steps if not given.
     """
 
     field: DampedTanhField
 
-    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | None = None) -> None:
+    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | str | None = None) -> None:
         field = DampedTanhField(input_size, hidden_size)
-        super().__init__(input_size, hidden_size, field, solver or Exponential(steps=4))
+        super().__init__(input_size, hidden_size, field, solver_for(field, solver, Exponential(steps=4)))
 
     def program(self, p: Builder) -> None:
         driven_program(self, self.field, p)
@@ -44,7 +44,7 @@ class CTRNN(RNN):
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
         num_layers: The number of layers, one above the other.
-        solver: A solver or its name; the exponential integrator with 4 sub-steps if not given.
+        solver: A solver or its word; the exponential integrator with 4 sub-steps if not given.
         options: The options of every layer: see `lapse.RNN`.
     """
 
@@ -61,5 +61,5 @@ class CTRNN(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        cell = partial(CTRNNCell, solver=choose_solver(solver))
+        cell = partial(CTRNNCell, solver=solver)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)

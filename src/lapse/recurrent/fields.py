@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lapse.kernels.builder import BEFORE, NONE, Builder, NotCovered, explicit_solver, looked_at, stages_of
+from lapse.kernels.builder import BEFORE, NONE, Builder, NotCovered, explicit_solver
 from lapse.recurrent.cell import Cell, Gates, State, softplus_inverse
-from lapse.solvers import Solver
+from lapse.solvers import FixedStep, Solver, as_solver
 
 
 class DrivenField(Protocol):
@@ -184,40 +184,72 @@ class MLPField(nn.Module):
             out: The register for the end.
         """
         explicit = explicit_solver(solver)
-        n, steps, stages = p.size(y), explicit.steps, stages_of(explicit.tableau)
-        feedback = p.matrix(f"{name}.feedback", n, n)
-        feedback_bias = p.vector(f"{name}.feedback_bias", n)
+        n, steps = p.size(y), explicit.steps
+        inner = _InnerVariable(p, n, name, explicit)
         u, integral, gap = p.register(n), NONE, p.register(1)
         p.linear(u, (y, p.matrix(f"{name}.inner.weight", n, n)), bias=p.vector(f"{name}.inner.bias", n))
         p.solver_steps = steps
         for step in range(steps):
-            slopes: list[int] = []
-            tanhs: list[int] = []
-            for i, (weights, _) in enumerate(stages):
-                if not looked_at(stages, i):
-                    slopes.append(NONE)
-                    tanhs.append(NONE)
-                    continue
-                point, t = u, p.register(n)
-                if any(weights):
-                    point = p.register(n)
-                    p.combine(steps, point, u, slopes, weights)
-                p.emit("Tanh", t, point)
-                tanhs.append(t)
-                slopes.append(p.register(n) if looked_at(stages, i, last=step == steps - 1) else NONE)
-                if slopes[-1] != NONE:
-                    p.linear(slopes[-1], (t, feedback), bias=feedback_bias)
-                    p.emit("PlainSlope", slopes[-1], numbers=[steps])
-            own = [b for _, b in stages]
+            slopes, tanhs = inner.stages(p, u, last=step == steps - 1)
             start, integral = integral, p.register(n)
-            p.combine(steps, integral, start, tanhs, own, "Integrate")
+            p.combine(steps, integral, start, tanhs, inner.weights, "Integrate")
             if step < steps - 1:
                 start, u = u, p.register(n)
-                p.combine(steps, u, start, slopes, own)
+                p.combine(steps, u, start, slopes, inner.weights)
         p.emit("Gap", gap)
         outer, bias = p.matrix(f"{name}.outer.weight", n, n), p.matrix(f"{name}.outer.bias", n, 1)
         p.linear(out, (integral, outer), (gap, bias), base=y)
         p.emit("Check", out)
+
+
+class _InnerVariable:
+    """u = U h + a of an `MLPField` as operations."""
+
+    def __init__(self, p: Builder, size: int, name: str, solver: FixedStep) -> None:
+        self.size, self.steps, self.tableau = size, solver.steps, solver.tableau
+        self.weights = [weight for _, weight in solver.tableau.stages]
+        self.feedback = p.matrix(f"{name}.feedback", size, size)
+        self.feedback_bias = p.vector(f"{name}.feedback_bias", size)
+
+    def stages(self, p: Builder, u: int, *, last: bool) -> tuple[list[int], list[int]]:
+        """Write the stages of one sub-step from the register `u`: the slopes of u and tanh(u), as far as needed."""
+        slopes: list[int] = []
+        tanhs: list[int] = []
+        for i, (weights, _) in enumerate(self.tableau.stages):
+            if not self.tableau.looks_at(i):
+                slopes.append(NONE)
+                tanhs.append(NONE)
+                continue
+            point, t = u, p.register(self.size)
+            if any(weights):
+                point = p.register(self.size)
+                p.combine(self.steps, point, u, slopes, weights)
+            p.emit("Tanh", t, point)
+            tanhs.append(t)
+            slopes.append(self._slope(p, t) if self.tableau.looks_at(i, in_last_step=last) else NONE)
+        return slopes, tanhs
+
+    def _slope(self, p: Builder, t: int) -> int:
+        slope = p.register(self.size)
+        p.linear(slope, (t, self.feedback), bias=self.feedback_bias)
+        p.emit("PlainSlope", slope, numbers=[self.steps])
+        return slope
+
+
+def solver_for(field: object, solver: Solver | str | None, default: Solver) -> Solver:
+    """The solver of a cell, refused here if it could only fail later.
+
+    Args:
+        field: The right-hand side that it will solve.
+        solver: A solver, its word, or None.
+        default: The solver if none is given.
+    """
+    chosen = default if solver is None else as_solver(solver)
+    if getattr(chosen, "needs_damping", False) and not hasattr(field, "semilinear"):
+        raise ValueError(
+            f"{type(chosen).__name__} needs a damped field, and this model's has none; use FixedStep or Adaptive"
+        )
+    return chosen
 
 
 class DrivenCell(Cell):

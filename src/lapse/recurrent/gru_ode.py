@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lapse.kernels.builder import BEFORE, Builder, NotCovered
 from lapse.palette import SOLID, Look
 from lapse.recurrent.cell import Gates
-from lapse.recurrent.fields import DrivenCell
-from lapse.recurrent.rnn import RNN, LayerOptions, choose_solver
+from lapse.recurrent.fields import DrivenCell, solver_for
+from lapse.recurrent.rnn import RNN, LayerOptions
 from lapse.solvers import Exponential, Solver
 
 
@@ -96,14 +96,14 @@ class GRUODECell(DrivenCell):
     Args:
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
-        solver: How the ODE is solved; the exponential integrator with 4 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; the exponential integrator with 4 sub-steps if not given.
     """
 
     field: GRUField
 
-    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | None = None) -> None:
+    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | str | None = None) -> None:
         field = GRUField(input_size, hidden_size)
-        super().__init__(input_size, hidden_size, field, solver or Exponential(steps=4))
+        super().__init__(input_size, hidden_size, field, solver_for(field, solver, Exponential(steps=4)))
 
     def program(self, p: Builder) -> None:
         n, x = self.hidden_size, p.input(self.input_size)
@@ -120,7 +120,7 @@ class GRUODE(RNN):
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
         num_layers: The number of layers, one above the other.
-        solver: A solver or its name; the exponential integrator with 4 sub-steps if not given.
+        solver: A solver or its word; the exponential integrator with 4 sub-steps if not given.
         options: The options of every layer: see `lapse.RNN`.
     """
 
@@ -137,5 +137,5 @@ class GRUODE(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        cell = partial(GRUODECell, solver=choose_solver(solver))
+        cell = partial(GRUODECell, solver=solver)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)

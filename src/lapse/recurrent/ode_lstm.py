@@ -11,8 +11,8 @@ from torch import Tensor
 from lapse.kernels.builder import BEFORE, Builder
 from lapse.palette import SOLID, Look
 from lapse.recurrent.cell import Cell, LSTMGates, State
-from lapse.recurrent.fields import DampedTanhField, MLPField
-from lapse.recurrent.rnn import RNN, LayerOptions, choose_form, choose_solver
+from lapse.recurrent.fields import DampedTanhField, MLPField, solver_for
+from lapse.recurrent.rnn import RNN, LayerOptions, choose_form
 from lapse.solvers import EULER, Exponential, FixedStep, Solver
 
 
@@ -31,19 +31,24 @@ class ODELSTMCell(Cell):
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
         forget_bias: Where the bias of the forget gate starts.
-        solver: How the ODE is solved; the exponential integrator with 4 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; the exponential integrator with 4 sub-steps if not given.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
 
     def __init__(
-        self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, solver: Solver | None = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        forget_bias: float = 1.0,
+        solver: Solver | str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size)
         self.gates = LSTMGates(input_size, hidden_size, forget_bias)
         self.field = DampedTanhField(hidden_size, hidden_size)
-        self.solver = solver or Exponential(steps=4)
+        self.solver = solver_for(self.field, solver, Exponential(steps=4))
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, c = state
@@ -77,19 +82,24 @@ class AutonomousODELSTMCell(Cell):
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
         forget_bias: Where the bias of the forget gate starts.
-        solver: How the ODE is solved; Euler with 4 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; Euler with 4 sub-steps if not given.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
 
     def __init__(
-        self, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, solver: Solver | None = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        forget_bias: float = 1.0,
+        solver: Solver | str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size)
         self.gates = LSTMGates(input_size, hidden_size, forget_bias)
         self.field = MLPField(hidden_size)
-        self.solver = solver or FixedStep(EULER, steps=4)
+        self.solver = solver_for(self.field, solver, FixedStep(EULER, steps=4))
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, c = state
@@ -125,7 +135,7 @@ class ODELSTM(RNN):
             the gaps say most, the driven one hardly moves (docs/reproduce.md). Where the values say most, as on
             `walker`, the driven one is the better of the two.
         forget_bias: Where the bias of the forget gate starts.
-        solver: A solver or its name; the cell's own if not given.
+        solver: A solver or its word; the cell's own if not given.
         options: The options of every layer: see `lapse.RNN`.
     """
 
@@ -146,6 +156,5 @@ class ODELSTM(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        chosen = choose_solver(solver, damped=form == "driven")
-        cell = partial(choose_form(self.forms, form), forget_bias=forget_bias, solver=chosen)
+        cell = partial(choose_form(self.forms, form), forget_bias=forget_bias, solver=solver)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)

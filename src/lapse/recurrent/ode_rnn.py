@@ -12,8 +12,8 @@ from torch import Tensor
 from lapse.kernels.builder import BEFORE, Builder
 from lapse.palette import SOLID, Look
 from lapse.recurrent.cell import Cell, Gates, State
-from lapse.recurrent.fields import DrivenCell, MLPField, TanhField, driven_program
-from lapse.recurrent.rnn import RNN, LayerOptions, choose_form, choose_solver
+from lapse.recurrent.fields import DrivenCell, MLPField, TanhField, driven_program, solver_for
+from lapse.recurrent.rnn import RNN, LayerOptions, choose_form
 from lapse.solvers import RK4, FixedStep, Solver
 
 
@@ -28,14 +28,14 @@ class ODERNNCell(DrivenCell):
     Args:
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
-        solver: How the ODE is solved; RK4 with 3 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; RK4 with 3 sub-steps if not given.
     """
 
     field: TanhField
 
-    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | None = None) -> None:
+    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | str | None = None) -> None:
         field = TanhField(input_size, hidden_size)
-        super().__init__(input_size, hidden_size, field, solver or FixedStep(RK4, steps=3))
+        super().__init__(input_size, hidden_size, field, solver_for(field, solver, FixedStep(RK4, steps=3)))
 
     def program(self, p: Builder) -> None:
         driven_program(self, self.field, p)
@@ -52,16 +52,16 @@ class JumpODERNNCell(Cell):
     Args:
         input_size: The number of features of an observation.
         hidden_size: The number of hidden units.
-        solver: How the ODE is solved; RK4 with 3 sub-steps if not given.
+        solver: How the ODE is solved, a solver or its word; RK4 with 3 sub-steps if not given.
     """
 
     splits_gaps: ClassVar[bool] = True
 
-    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | None = None) -> None:
+    def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | str | None = None) -> None:
         super().__init__(input_size, hidden_size)
         self.field = MLPField(hidden_size)
         self.jump = Gates(input_size, hidden_size)
-        self.solver = solver or FixedStep(RK4, steps=3)
+        self.solver = solver_for(self.field, solver, FixedStep(RK4, steps=3))
 
     def step(self, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, _ = self.flow(state, timespan)
@@ -88,7 +88,7 @@ class ODERNN(RNN):
         hidden_size: The number of hidden units.
         num_layers: The number of layers, one above the other.
         form: "driven" (Eq. 1 of the paper, `ODERNNCell`) or "jump" (Rubanova et al., 2019, `JumpODERNNCell`).
-        solver: A solver or its name; the cell's own if not given.
+        solver: A solver or its word; the cell's own if not given.
         options: The options of every layer: see `lapse.RNN`.
     """
 
@@ -107,5 +107,5 @@ class ODERNN(RNN):
         solver: Solver | str | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        cell = partial(choose_form(self.forms, form), solver=choose_solver(solver, damped=False))
+        cell = partial(choose_form(self.forms, form), solver=solver)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)

@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from lapse.kernels import unroll
 from lapse.kernels.walk import Walk, check_timespans, check_values
 from lapse.recurrent.cell import Cell, State
-from lapse.solvers import SOLVERS, Exponential, Solver, SolverError, Tableau
+from lapse.solvers import SolverError
+from lapse.torch_private import is_tracing
 
 Hidden = Tensor | tuple[Tensor, ...]
 
@@ -141,7 +142,7 @@ class RNN(nn.Module):
         """The outputs of the top layer at every step, and the state of every layer after each row's last step.
 
         The values of the arguments are checked where they can be read; under `vmap` and `torch.compile` they
-        are trusted.
+        are trusted. Under `torch.autocast` the layer runs in the precision of its weights.
 
         Args:
             input: (B, T, input_size), unbatched (T, input_size), or a `PackedSequence`.
@@ -155,6 +156,9 @@ class RNN(nn.Module):
             The output (B, T, hidden_size · directions), and the states, each (num_layers · directions, B,
             size).
         """
+        _refuse_tracing()
+        if torch.is_autocast_enabled(_device_type(input)):
+            return self._without_autocast(input, hx, timespans, lengths, observed)
         self._check_input(input, lengths)
         self._check_shape("timespans", timespans, input, 1)
         self._check_shape("observed", observed, input, 0)
@@ -173,6 +177,28 @@ class RNN(nn.Module):
         if isinstance(input, PackedSequence):
             return input._replace(data=output), final
         return output.view(*walk.axes, -1), final
+
+    def _without_autocast(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Hidden | None,
+        timespans: Tensor | PackedSequence | None,
+        lengths: Tensor | Sequence[int] | None,
+        observed: Tensor | PackedSequence | None,
+    ) -> tuple[Tensor | PackedSequence, Hidden]:
+        """The same call in the precision of the weights: what a long sequence adds up is lost in half of it."""
+
+        def own(value: Any) -> Any:
+            if isinstance(value, PackedSequence):
+                return value._replace(data=own(value.data))
+            if isinstance(value, tuple):
+                return tuple(own(part) for part in value)
+            return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+        dtype = _dtype_of(self.cells)
+        given = {"timespans": own(timespans), "lengths": lengths, "observed": own(observed)}
+        with torch.autocast(_device_type(input), enabled=False):
+            return self.forward(own(input), own(hx), **given)
 
     def _run(
         self, walk: Walk, data: Tensor, spans: Tensor, observed: Tensor | None, given: list[State | None]
@@ -343,6 +369,19 @@ class RNN(nn.Module):
         return ", ".join(parts)
 
 
+def _refuse_tracing() -> None:
+    if is_tracing():
+        raise RuntimeError(
+            "torch.jit.trace would record the loop over exactly these steps and be silently wrong for any other "
+            "length; use torch.export or torch.compile instead"
+        )
+
+
+def _device_type(input: Tensor | PackedSequence) -> str:
+    data = input.data if isinstance(input, PackedSequence) else input
+    return data.device.type if isinstance(data, Tensor) else "cpu"
+
+
 def _dtype_of(module: nn.Module) -> torch.dtype | None:
     """Of the first parameter, if there is one; ``parameters()`` takes far longer to come to it."""
     for parameter in module._parameters.values():
@@ -357,29 +396,3 @@ def choose_form(forms: Mapping[str, type[Cell]], name: str) -> Callable[..., Cel
     if name not in forms:
         raise ValueError(f"form must be one of {', '.join(map(repr, forms))}, got {name!r}")
     return forms[name]
-
-
-def choose_solver(solver: Solver | str | None, *, damped: bool = True) -> Solver | None:
-    """A solver by name or as it is; refused here if it could only fail later.
-
-    Args:
-        solver: A solver, its name, or None for the cell's own.
-        damped: Whether the field of the cell is damped, which the exponential integrator needs.
-    """
-    if isinstance(solver, str):
-        if solver not in SOLVERS:
-            raise ValueError(
-                f"solver must be one of {', '.join(map(repr, SOLVERS))} or a solver, got {solver!r}"
-            )
-        solver = SOLVERS[solver]
-    if isinstance(solver, Tableau):
-        raise TypeError(
-            f"{solver.name} is a tableau, not a solver; give it steps: FixedStep({solver.name.upper()}, 3)"
-        )
-    if solver is not None and (isinstance(solver, type) or not callable(solver)):
-        raise TypeError(f"solver must be a solver such as FixedStep(RK4, 3) or its name, got {solver!r}")
-    if isinstance(solver, Exponential) and not damped:
-        raise ValueError(
-            "Exponential needs a damped field, and this model's has none; use FixedStep or Adaptive"
-        )
-    return solver

@@ -1,0 +1,75 @@
+"""Everything of torch that is not public, in one place, because any version of torch may do without it.
+
+Where one of these names is gone, no call counts as an ordinary one, so that the reference loop takes all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+try:
+    _functorch: Any = torch._C._functorch
+    _functorch.peek_interpreter_stack, _functorch.is_legacy_batchedtensor  # noqa: B018
+    _functorch.is_functorch_wrapped_tensor, _functorch.is_batchedtensor, _functorch.get_unwrapped  # noqa: B018
+    _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
+    forward_ad._current_level  # noqa: B018
+    from torch.nn.modules.module import _has_any_global_hook
+except (ImportError, AttributeError):
+    KNOWN = False
+else:
+    KNOWN = True
+
+
+def ordinary_call() -> bool:
+    """Whether only reverse-mode autograd is at work: no function transform, no forward mode, no graph capture."""
+    return (
+        KNOWN
+        and _functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+        and _dispatch_modes() == 0
+        and not torch.compiler.is_compiling()
+    )
+
+
+def ordinary_tensor(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor's memory holds its values, as numbers of type `dtype`, where the processor can read them."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and not _functorch.is_legacy_batchedtensor(tensor)
+        and tensor.dtype == dtype
+        and tensor.is_cpu
+        and tensor.layout == torch.strided
+        and not tensor.is_neg()
+    )
+
+
+def has_global_hooks() -> bool:
+    """Whether hooks are registered that run for every module."""
+    return bool(_has_any_global_hook())
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a check may look at a tensor's values: not while a graph is captured, nor where `vmap` is at work."""
+    if torch.compiler.is_compiling():
+        return False
+    while KNOWN and _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            return False
+        tensor = _functorch.get_unwrapped(tensor)
+    return True
+
+
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` is recording."""
+    return bool(getattr(torch.jit, "is_tracing", bool)())
+
+
+def lstm(*arguments: Any) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The kernel behind `nn.LSTM`: output, h and c; None if there is no such kernel."""
+    kernel: Any = getattr(torch, "_VF", None)
+    found: tuple[Tensor, Tensor, Tensor] | None = kernel.lstm(*arguments) if hasattr(kernel, "lstm") else None
+    return found

@@ -28,7 +28,6 @@ from lapse.kernels.prepared import prepare
 from lapse.kernels.program import Program
 from lapse.kernels.walk import Walk
 from lapse.recurrent import Cell
-from lapse.recurrent.fields import MLPField
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
@@ -735,27 +734,6 @@ def test_thousands_of_sub_steps() -> None:
     check_parity(cell, [2, 1], torch.float64, threads=[1])
 
 
-def test_a_part_that_is_not_the_librarys_own_takes_the_reference() -> None:
-    class Relu(MLPField):
-        def forward(self, state: Tensor) -> Tensor:
-            return self.outer(torch.relu(self.inner(state)))
-
-    class Half(torch.nn.Module):
-        def forward(self, weight: Tensor) -> Tensor:
-            return weight / 2
-
-    x = torch.randn(2, 3, 3)
-    other, wide, halved, wrong = (lapse.ODERNN(3, 4, form="jump") for _ in range(4))
-    other.cells[0].field = Relu(4)
-    wide.cells[0].field.inner, wide.cells[0].field.outer = torch.nn.Linear(4, 7), torch.nn.Linear(7, 4)
-    torch.nn.utils.parametrize.register_parametrization(halved.cells[0].field.inner, "weight", Half())
-    wrong.cells[0].field = torch.nn.Linear(4, 4)
-    for layer in (other, wide, halved, wrong):
-        output, _ = layer(x)
-        with lapse.backend("reference"):
-            assert torch.equal(layer(x)[0], output)
-
-
 def test_recompute_with_more_steps_than_there_are() -> None:
     layer, x, spans = layer_and_data()
     with recompute(every=10**8):
@@ -847,43 +825,6 @@ def test_cells_can_be_collected(cell_type: type[Cell]) -> None:
     del cell, layer, part, parameter
     gc.collect()
     assert gone() is None
-
-
-def swap_field(cell: Cell) -> None:
-    cell.field = recurrent.CTRNNCell(2, 3).field
-
-
-def override_step(cell: Cell) -> None:
-    cell.step = lambda input, state, timespan: (state[0] + 1, (state[0] + 1,))
-
-
-def hook_gates(cell: Cell) -> None:
-    cell.field.gates.register_full_backward_pre_hook(lambda module, grad: None)
-
-
-def wide_input(cell: Cell) -> None:
-    cell.field.gates.weight_ih = torch.nn.Parameter(torch.randn(3, 2).t().contiguous().view(2, 3))
-
-
-@pytest.mark.parametrize("change", [swap_field, override_step, hook_gates, wide_input])
-def test_a_changed_cell_takes_the_reference(change: Callable[[Cell], None]) -> None:
-    layer, x = lapse.ODERNN(2, 3), torch.randn(2, 4, 2)
-    layer(x)
-    change(layer.cells[0])
-    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel"):
-        layer(x)
-
-
-def test_a_hook_of_all_modules_takes_the_reference() -> None:
-    layer, x = lapse.AugmentedLSTM(2, 3), torch.randn(2, 4, 2)
-    handle = torch.nn.modules.module.register_module_forward_hook(lambda *arguments: None)
-    try:
-        with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel"):
-            layer(x)
-    finally:
-        handle.remove()
-    with lapse.backend("fused"):
-        layer(x)
 
 
 def test_a_cell_of_another_width_is_the_references_to_refuse() -> None:

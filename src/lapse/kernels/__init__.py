@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from lapse.kernels.fused import Fused
 from lapse.kernels.fused import recompute as recompute
 from lapse.kernels.prepared import has_program
 from lapse.kernels.reference import unroll as unroll_reference
-from lapse.kernels.setting import Choices, Setting
+from lapse.kernels.setting import backend as backend
+from lapse.kernels.setting import chosen_backend, not_covered
 from lapse.kernels.single import step as step
 from lapse.kernels.walk import Walk
 
@@ -30,29 +31,8 @@ class Kernel(Protocol):
         ...
 
 
-Backend = Literal["auto", "fused", "reference"]
-
 # The kernels that run the program of any cell. A cell's own ones, its class attribute `kernels`, are tried after them.
 KERNELS: tuple[Kernel, ...] = (Fused(),)
-
-_backend: Choices[Backend] = Choices("auto")
-
-
-class backend(Setting[Backend]):
-    """Choose the path that layers take: ``lapse.backend("reference")``, also as ``with lapse.backend(...):``.
-
-    "auto" takes a fused kernel where one covers the call and the reference loop elsewhere, "reference" always the
-    loop, and "fused" raises where no kernel covers the call, so that a benchmark or test cannot miss it. The choice
-    holds for every thread of the process; the latest one that has not ended counts.
-
-    Args:
-        name: "auto", "fused" or "reference".
-    """
-
-    def __init__(self, name: Backend) -> None:
-        if name not in ("auto", "fused", "reference"):
-            raise ValueError(f"backend must be 'auto', 'fused' or 'reference', got {name!r}")
-        super().__init__(_backend, name)
 
 
 def kernels_of(cell: CellLike) -> tuple[Kernel, ...]:
@@ -70,10 +50,10 @@ def unroll(
     """Run ``cell`` along a batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
         return unroll_reference(cell, input, state, timespans, walk)
-    choice = _backend.get()
+    choice = chosen_backend()
     for kernel in kernels_of(cell) if choice != "reference" else ():
         if (result := kernel(cell, input, state, timespans, walk)) is not None:
             return result
     if choice == "fused":
-        raise RuntimeError(f"no fused kernel covers this call of {type(cell).__name__}; use backend('auto')")
+        raise not_covered(cell)
     return unroll_reference(cell, input, state, timespans, walk)

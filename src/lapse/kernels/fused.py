@@ -142,8 +142,9 @@ class _Unroll(torch.autograd.Function):
         # What the backward pass needs too: the packed weights, and behind them the tape.
         tape_size = plan.tape_size(job.walk.batch_sizes, job.every) if differentiable else 0
         kept = borrow(size + tape_size, dtype)
-        output = borrow(len(x) * job.cell.hidden_size, dtype).view(len(x), -1)
-        final = [torch.empty(rows, n, dtype=dtype) for n in job.cell.state_sizes]
+        widths = [port.row_stride for port in job.program.states]
+        output = borrow(len(x) * widths[0], dtype).view(len(x), -1)
+        final = [torch.empty(rows, n, dtype=dtype) for n in widths]
         weights = [t.contiguous() for t in rest[job.states :]]
         states, ends, parameters = _pointers(state), _pointers(final), _pointers(weights)
         call.input, call.spans, call.output = x.data_ptr(), spans.data_ptr(), output.data_ptr()

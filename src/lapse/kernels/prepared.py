@@ -1,7 +1,9 @@
 """A cell made ready for the fused loop: its program, the plans made of it, and where its tensors are found.
 
 Beside the cells, not inside them: plans are pointers, which a copied or pickled cell must not take along. A cell can be
-changed at any time, so every call looks whether its parts are still the ones that the program was written for.
+changed at any time, so every call looks. It follows new weights, settings and parts of the same class. It leaves the
+cell to the reference where hooks are attached, where a weight is computed by torch's utilities or has another shape,
+where a part is of another class, and where a function that `step` calls was replaced, on an object or on a class.
 """
 
 from __future__ import annotations
@@ -20,77 +22,91 @@ from torch.nn.modules.module import _has_any_global_hook
 from lapse.kernels import native
 from lapse.kernels.builder import Builder, NotCovered
 from lapse.kernels.contract import CellLike
+from lapse.kernels.functions import Functions
 from lapse.kernels.program import Program
 
 
 class Prepared:
-    """A cell's program for its settings and parts, which it holds weakly: the cell is its key, and may hang on them."""
+    """A cell's program for its settings and parts, which it holds weakly: the cell is its key, and may hang on them.
+
+    Args:
+        cell: The cell.
+    """
 
     def __init__(self, cell: CellLike) -> None:
         named = dict(cell.named_modules())  # the cell itself comes first
         index = {name: i for i, name in enumerate(named)}
-        self.setting_names = _setting_names(cell)
-        self.settings = self._settings_of(cell)
-        self.parts = [
-            (index[name.rpartition(".")[0]], name.rpartition(".")[2], weakref.ref(part), type(part))
+        self._setting_names = _setting_names(cell)
+        self._settings = self._settings_of(cell)
+        self._children = len(named[""]._modules)
+        self._parts = [
+            (
+                index[name.rpartition(".")[0]],
+                name.rpartition(".")[2],
+                weakref.ref(part),
+                type(part),
+                len(part._modules),
+            )
             for name, part in named.items()
             if name
         ]
-        self.children = [len(part._modules) for part in named.values()]
+        kinds = [type(part) for part in named.values()]
+        self._functions = Functions([*kinds, *(type(value) for value in self._settings if callable(value))])
+        self._names = [self._functions.names[kind] for kind in kinds]
         # A part of another class, be it one of ours, may do anything.
         usual = {name: type(part) for name, part in named.items()} == _kinds(type(cell))
         self.program = program = written(cell) if usual else None
-        self.shapes = [] if program is None else program.tensor_shapes()
+        self._shapes = [] if program is None else program.tensor_shapes()
         names = [] if program is None else program.tensors
-        self.places = [_place(named, name) for name in names]
+        self._places = [_place(named, name) for name in names]
         buffers = dict(cell.named_buffers())
-        self.buffers = [i for i, name in enumerate(names) if name in buffers]
-        self.plain = [-1] * len(named)  # how many attributes each part had when it was last seen to be plain
+        self._buffers = [i for i, name in enumerate(names) if name in buffers]
         self._plans: dict[torch.dtype, native.Plan] = {}
 
-    def _settings_of(self, cell: CellLike) -> tuple[object, ...]:
+    def _settings_of(self, cell: CellLike) -> list[object]:
         own = vars(cell)
-        return tuple([own.get(name) for name in self.setting_names])
+        return [own.get(name) for name in self._setting_names]
 
     def parts_of(self, cell: CellLike) -> list[nn.Module] | None:
         """The cell and its parts; None if they are not what this was made of."""
-        if self._settings_of(cell) != self.settings:
-            return None
         parts: list[Any] = [cell]
-        for parent, name, then, kind in self.parts:
+        if self._settings_of(cell) != self._settings or len(parts[0]._modules) != self._children:
+            return None
+        for parent, name, then, kind, children in self._parts:
             part = parts[parent]._modules.get(name)
-            kept: bool = then() is part
-            if part is None or not kept or part.__class__ is not kind:
+            if (
+                part is None
+                or then() is not part
+                or part.__class__ is not kind
+                or len(part._modules) != children
+            ):
                 return None
             parts.append(part)
-        same = all(len(part._modules) == count for part, count in zip(parts, self.children, strict=True))
-        return parts if same else None
+        return parts
 
     def tensors(self, parts: list[nn.Module]) -> list[Tensor] | None:
         """The program's tensors; None if they are not what it expects, or the parts may do something else."""
         if self.program is None or self.altered(parts):
             return None
         try:
-            found = [get(parts[i]) for i, get in self.places]
-            fitting = all(t.shape in shapes for t, shapes in zip(found, self.shapes, strict=True))
+            found = [get(parts[i]) for i, get in self._places]
+            fitting = all(t.shape in shapes for t, shapes in zip(found, self._shapes, strict=True))
             # The operations have no gradient for what is not learned.
-            fitting = fitting and not any(found[i].requires_grad for i in self.buffers)
+            fitting = fitting and not any(found[i].requires_grad for i in self._buffers)
         except (AttributeError, KeyError, TypeError):  # one is missing, or None
             return None
         return found if fitting else None
 
     def altered(self, parts: list[nn.Module]) -> bool:
-        """Whether hooks or functions of their own may make the parts do something else than their classes say."""
-        if _has_any_global_hook():
+        """Whether hooks or other functions may make the parts do something else than the program says."""
+        if _has_any_global_hook() or not self._functions.unchanged():
             return True
-        for i, part in enumerate(parts):
+        for part, names in zip(parts, self._names, strict=True):
             own: dict[str, Any] = vars(part)
             if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
                 return True
-            # Attributes are looked at one by one only when there are more or fewer of them.
-            if own["_backward_pre_hooks"] or (len(own) != self.plain[i] and not _plain(part)):
+            if own["_backward_pre_hooks"] or not own.keys().isdisjoint(names):
                 return True
-            self.plain[i] = len(own)
         return False
 
     def plan(self, dtype: torch.dtype) -> native.Plan:
@@ -98,17 +114,6 @@ class Prepared:
         if dtype not in self._plans:
             self._plans[dtype] = native.Plan(self.program, dtype)
         return self._plans[dtype]
-
-
-def _plain(part: nn.Module) -> bool:
-    """Whether no function of its own stands in for one of its class."""
-    kind: Any = type(part)
-    return vars(part).keys().isdisjoint(_methods(kind))
-
-
-@functools.cache
-def _methods(kind: type[nn.Module]) -> frozenset[str]:
-    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
 
 def _setting_names(cell: CellLike) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ def unroll(
     and is the cell's own initial one if there is none. Returns the outputs (M, H), zeros where there is no step, and
     each row's state after its last step. A row that has ended is not computed again.
     """
+    compute_weights(cell)
     state = initial_state(cell, input, walk) if state is None else state
     sizes = walk.batch_sizes
     ended: list[State] = []
@@ -43,3 +44,14 @@ def unroll(
     if ended:
         state = tuple(torch.cat(parts) for parts in zip(state, *reversed(ended), strict=True))
     return walk.scatter(torch.cat(outputs)), state
+
+
+def compute_weights(cell: CellLike) -> None:
+    """Weights that torch's utilities for pruning and normalising compute anew whenever a module is called.
+
+    A cell is stepped and its field is solved; neither need be called.
+    """
+    for part in cell.modules():
+        for hook in part._forward_pre_hooks.values():
+            if type(hook).__module__.startswith("torch.nn.utils."):
+                hook(part, ())

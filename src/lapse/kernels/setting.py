@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -55,3 +55,35 @@ class Setting(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._choices.remove(self)
+
+
+Backend = Literal["auto", "fused", "reference"]
+
+_backend: Choices[Backend] = Choices("auto")
+
+
+class backend(Setting[Backend]):
+    """Choose the path that layers take: `lapse.backend("reference")`, also as `with lapse.backend(...):`.
+
+    "auto" takes a fused kernel where one covers the call and the reference loop elsewhere, "reference" always the
+    loop, and "fused" raises where no kernel covers the call, so that a benchmark or test cannot miss it. The choice
+    holds for every thread of the process; the latest one that has not ended counts.
+
+    Args:
+        name: "auto", "fused" or "reference".
+    """
+
+    def __init__(self, name: Backend) -> None:
+        if name not in ("auto", "fused", "reference"):
+            raise ValueError(f"backend must be 'auto', 'fused' or 'reference', got {name!r}")
+        super().__init__(_backend, name)
+
+
+def chosen_backend() -> Backend:
+    """The choice that holds now."""
+    return _backend.get()
+
+
+def not_covered(cell: object) -> RuntimeError:
+    """The error for a call that must take the fused path and cannot."""
+    return RuntimeError(f"no fused kernel covers this call of {type(cell).__name__}; use backend('auto')")

@@ -19,6 +19,8 @@ from lapse.kernels import native
 from lapse.kernels.contract import CellLike, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.prepared import has_program, prepare
+from lapse.kernels.reference import compute_weights
+from lapse.kernels.setting import chosen_backend, not_covered
 from lapse.solvers import not_finite
 from lapse.torch_private import ordinary_call, ordinary_tensor
 
@@ -38,10 +40,10 @@ class _Ready:
         self.plan = self.prepared.plan(dtype)
         # Whatever the program's tensors are computed from is among these.
         self.keys = [
-            (i, place, key)
+            (i, place, [key for key, tensor in vars(part)[place].items() if tensor is not None])
             for i, part in enumerate(parts)
             for place in ("_parameters", "_buffers")
-            for key in vars(part)[place]
+            if vars(part)[place]
         ]
         weights = self._weights(parts)
         self.copies = [t.detach().contiguous().clone() for t in weights]
@@ -56,13 +58,14 @@ class _Ready:
         self.comparison = (*[ctypes.addressof(buffer) for buffer in self.buffers], count)
         self.same = self.plan.library.lapse_same
         self.lock = threading.Lock()  # two threads may step one cell; the arguments below are for one call
-        self.shapes = [(rows, program.input_port.row_stride), (rows,), *((rows, n) for n in cell.state_sizes)]
+        widths = [port.row_stride for port in program.states]
+        self.shapes = [(rows, program.input_port.row_stride), (rows,), *((rows, n) for n in widths)]
         self.packed = torch.empty(self.plan.packed_size, dtype=dtype)
         self.unpacked: list[Tensor] | None = [t.contiguous() for t in tensors]
         self.parameters = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in self.unpacked])
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
-        self.output = torch.empty(rows, cell.hidden_size, dtype=dtype)
+        self.output = torch.empty(rows, widths[0], dtype=dtype)
         self.sizes, self.at_step = (ctypes.c_int64 * 1)(rows), (ctypes.c_int64 * 1)(0)
         self.at_row = (ctypes.c_int64 * rows)(*range(rows))
         self.call = call = native.Call(1, rows, rows, 1)
@@ -73,7 +76,10 @@ class _Ready:
         call.parameters = ctypes.addressof(self.parameters)
 
     def _weights(self, parts: list[nn.Module]) -> list[Tensor]:
-        return [t for i, place, key in self.keys if (t := vars(parts[i])[place][key]) is not None]
+        weights: list[Tensor] = []
+        for i, place, keys in self.keys:
+            weights += map(vars(parts[i])[place].__getitem__, keys)
+        return weights
 
     def serves(self, cell: CellLike, input: Tensor) -> bool:
         """Whether the cell is what it was, down to the bits of its weights: not every change counts a version up."""
@@ -84,9 +90,9 @@ class _Ready:
             return False
         try:
             weights = self._weights(parts)
-        except KeyError:
-            return False
-        if [t.data_ptr() for t in weights] != self.at or not all(t.is_contiguous() for t in weights):
+            if list(map(Tensor.data_ptr, weights)) != self.at or not all(map(Tensor.is_contiguous, weights)):
+                return False
+        except (KeyError, TypeError):  # one is missing, or None
             return False
         return bool(self.same(*self.comparison))
 
@@ -108,18 +114,35 @@ _ready: WeakKeyDictionary[CellLike, _Ready] = WeakKeyDictionary()
 
 
 def step(cell: CellLike, input: Tensor, state: State, timespan: Tensor) -> tuple[Tensor, State]:
-    """``cell.step`` by the fused path where no gradient is asked for and a kernel covers the call."""
-    if not has_program(cell) or torch.is_grad_enabled() or not ordinary_call():
-        return cell.step(input, state, timespan)
+    """`cell.step` by the fused path where no gradient is asked for and a kernel covers the call.
+
+    Args:
+        cell: The cell.
+        input: One observation per row, as `cell.step_input` gives it.
+        state: The state after the previous observation.
+        timespan: The time since the previous observation, (B,).
+    """
+    choice = chosen_backend()
+    ready = None if choice == "reference" else _ready_for(cell, input, state, timespan)
+    if ready is not None:
+        with ready.lock:
+            return ready.step(input, state, timespan)
+    if choice == "fused":
+        raise not_covered(cell)
+    compute_weights(cell)
+    return cell.step(input, state, timespan)
+
+
+def _ready_for(cell: CellLike, input: Tensor, state: State, timespan: Tensor) -> _Ready | None:
+    if torch.is_grad_enabled() or not has_program(cell) or not ordinary_call():
+        return None
     ready = _ready.get(cell)
     if ready is None or not ready.serves(cell, input):
         if not _FUSED.covers(cell, input, state, timespan):
-            return cell.step(input, state, timespan)
+            return None
         ready = _ready[cell] = _Ready(cell, len(input), input.dtype)
     given = (input, timespan, *state)
     if [t.shape for t in given] != ready.shapes:
-        return cell.step(input, state, timespan)
-    if not all(ordinary_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given):
-        return cell.step(input, state, timespan)
-    with ready.lock:
-        return ready.step(input, state, timespan)
+        return None
+    plain = all(ordinary_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given)
+    return ready if plain else None

@@ -103,6 +103,9 @@ class Cell(nn.Module, ABC):
 class Gates(nn.Module):
     """`count` affine maps W x + R h + b side by side, each onto `hidden_size` units.
 
+    Every use of the weights is a call of the module, also of a part of the maps, so that what torch attaches to calls
+    works here: hooks, and weights that are pruned or normalised.
+
     The weights start as in the sources (Keras' defaults): W is Glorot-uniform and R orthogonal over the whole
     stack, b is zero.
 
@@ -128,18 +131,24 @@ class Gates(nn.Module):
 
     def drive(self, input: Tensor) -> Tensor:
         """The input's share W x + b, which stays the same while the state moves."""
-        return F.linear(input, self.weight_ih, self.bias)
+        share: Tensor = self(input, None)
+        return share
 
     def rest(self, state: Tensor) -> Tensor:
         """`drive` without any input, one row per row of `state`: what acts between observations."""
-        return self.bias.expand(len(state), -1)
+        return self.drive(state.new_zeros(len(state), self.weight_ih.shape[1]))
 
     def recur(self, state: Tensor) -> Tensor:
         """The state's share R h."""
-        return F.linear(state, self.weight_hh)
+        share: Tensor = self(None, state)
+        return share
 
-    def forward(self, input: Tensor, state: Tensor) -> Tensor:
-        return self.drive(input) + self.recur(state)
+    def forward(self, input: Tensor | None, state: Tensor | None) -> Tensor:
+        if input is None:
+            assert state is not None, "gates are called without an input and without a state"
+            return F.linear(state, self.weight_hh)
+        drive = F.linear(input, self.weight_ih, self.bias)
+        return drive if state is None else drive + F.linear(state, self.weight_hh)
 
     def program(self, p: Builder, name: str, y: int, sources: Sequence[int], h: int = NONE) -> None:
         """Write the maps as one operation.

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Sequences, heads
-from lapse.models import ModelConfig, SequenceModel
+from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Sequences
+from lapse.models import ModelConfig, Schema, SequenceModel
 from lapse.recurrent import Hidden
 from lapse.training import TrainConfig, fit
 from lapse.training.causality import SeesTheFuture, check_causality
@@ -35,7 +35,7 @@ def sequences(task: str, *, missing: bool = False, seed: int = 0) -> Sequences:
 def model_of(name: str, data: Sequences, task: str, **options: object) -> SequenceModel:
     torch.manual_seed(0)
     head = TASKS[task].head()
-    return SequenceModel(ModelConfig.for_data(data, head, model=name, hidden_size=8, options=options), head)
+    return SequenceModel(Schema.of(data), head, ModelConfig(name, 8, options=options))
 
 
 def test_there_are_per_step_tasks() -> None:
@@ -90,9 +90,8 @@ def test_a_model_that_answers_once_may_read_backward() -> None:
     random = np.random.default_rng(0)
     values = [random.standard_normal((5, 2)) for _ in range(8)]
     data = Sequences.from_arrays(values, [np.arange(5)] * 8, targets=np.arange(8) % 2)
-    head = heads.for_data(data)
-    shape = ModelConfig.for_data(data, head, model="lstm", hidden_size=4, options={"bidirectional": True})
-    fitted = fit(SequenceModel(shape, head), data, data, TrainConfig(epochs=1))
+    model = SequenceModel.for_data(data, model="lstm", hidden_size=4, options={"bidirectional": True})
+    fitted = fit(model, data, data, TrainConfig(epochs=1))
     assert len(fitted.history) == 1
 
 
@@ -109,6 +108,4 @@ def test_sequences_of_one_event_have_no_future() -> None:
     data = Sequences.from_arrays(
         [[[1.0]], [[2.0]]], [[0.0], [0.0]], targets=[[[0.0]], [[1.0]]], per_step=True
     )
-    head = heads.for_data(data)
-    shape = ModelConfig.for_data(data, head, model="lstm", options={"bidirectional": True})
-    check_causality(SequenceModel(shape, head), data)
+    check_causality(SequenceModel.for_data(data, model="lstm", options={"bidirectional": True}), data)

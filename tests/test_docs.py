@@ -50,3 +50,10 @@ def test_the_benchmark_runs() -> None:
     command = [sys.executable, "benchmarks/frame_to_batch.py", "--events", "30000", "--repeats", "1"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.search(r"events/s, ratio [\d.]+x", shown.stdout)
+
+
+def test_the_python_of_the_models_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "models.md", "exec"), {})
+    assert "p_1" in capsys.readouterr().out

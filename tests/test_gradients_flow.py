@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapse
 from lapse.gradients import ErrorFlow, StateRecorder, error_flow
 from lapse.gradients.surfaces import filter_normalised, loss_surface
-from lapse.models import ModelConfig, SequenceModel
+from lapse.heads import Classes
+from lapse.models import Column, ModelConfig, Schema, SequenceModel
 from lapse.sequences import Batch, Sequences
 
 LENGTHS = [7, 3, 1, 5]
@@ -161,7 +162,8 @@ def test_a_sequence_model_takes_its_batch_as_it_is(name, missing):
         static_observed=None,
         index=torch.arange(3),
     )
-    model = SequenceModel(ModelConfig(2, 3, model=name, hidden_size=8, missing=missing))
+    columns = (Column("a", optional=missing), Column("b"))
+    model = SequenceModel(Schema(columns), Classes("xyz"), ModelConfig(name, 8))
     flow = error_flow(model, rows, loss=lambda logits: nn.functional.cross_entropy(logits, rows.targets))
     assert flow.lengths.tolist() == [5, 2, 4]
     assert (flow.by_lag()[:, :2] > 0).all()
@@ -314,7 +316,6 @@ def test_the_callback_warns_of_an_explosion(tmp_path):
 @lightning
 def test_the_callback_in_the_librarys_own_training():
     from lapse.gradients import ErrorFlowCallback, ErrorFlowWarning
-    from lapse.heads import Classes
     from lapse.training import TrainConfig
     from lapse.training import fit as train
 
@@ -322,7 +323,7 @@ def test_the_callback_in_the_librarys_own_training():
     values = [torch.randn(30, 2, generator=generator).numpy() for _ in range(8)]
     times = [torch.arange(30.0).numpy()] * 8
     data = Sequences.from_arrays(values, times, targets=[0, 1] * 4)
-    model = SequenceModel(ModelConfig(2, 2, model="rnn-decay", hidden_size=8), Classes("ab"))
+    model = SequenceModel(Schema.of(data), Classes("ab"), ModelConfig("rnn-decay", 8))
     config = TrainConfig(epochs=1, batch_size=8)
     with pytest.warns(ErrorFlowWarning, match="the gradient vanishes on its way back through 30 steps"):
         train(model, data, data, config, callbacks=[ErrorFlowCallback()])

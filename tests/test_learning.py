@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapse import TASKS
-from lapse.models import ModelConfig, SequenceModel
+from lapse.models import ModelConfig, Schema, SequenceModel
 from lapse.tasks import Splits
 from lapse.training import TrainConfig, evaluate, fit
 
@@ -18,8 +18,8 @@ def accuracy(
     torch.set_num_threads(1)
     torch.manual_seed(0)
     head = TASKS[task].head()
-    shape = ModelConfig.for_data(splits.train, head, model=model, hidden_size=hidden_size, options=options)
-    trained = SequenceModel(shape, head)
+    shape = ModelConfig(model, hidden_size, options=options)
+    trained = SequenceModel(Schema.of(splits.train), head, shape)
     fit(trained, splits.train, splits.validation, config)
     return evaluate(trained, splits.test)["accuracy"]
 

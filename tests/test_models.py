@@ -1,123 +1,238 @@
-"""Preprocessing, readout and storage of a whole model."""
+"""A whole model: preprocessing, encoder, pooling, readout, and what can be chosen of them."""
 
-from __future__ import annotations
-
-import dataclasses
-import json
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import lapse
-from lapse.heads import Classes
-from lapse.models import ModelConfig, SequenceModel
-
-
-def sequences(missing: bool, static: bool = False) -> lapse.Sequences:
-    random = np.random.default_rng(0)
-    values = [random.normal(80, 10, (length, 2)) for length in (5, 3, 7, 4)]
-    if missing:
-        for value in values:
-            value[1, 0] = np.nan
-    times = [np.cumsum(random.exponential(2.0, len(value))) for value in values]
-    extra = {"static": np.array([[1.0], [np.nan], [3.0], [4.0]])} if static else {}
-    return lapse.Sequences.from_arrays(values, times, targets=[0, 1, 0, 1], **extra)
+from example_models import model_for, sequences
+from lapse.encoders import Encoder, Features, Observations
+from lapse.heads import Classes, Gaussian, Numbers, Quantiles
+from lapse.models import MODELS, ModelConfig, Schema, SequenceModel
 
 
 @pytest.mark.parametrize("model", ["gru-d", "ode-lstm"])
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("scaling", ["standard", "robust", "none"])
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_what_a_missing_value_holds_does_not_matter(model, standardize, bidirectional):
-    torch.manual_seed(0)
+@pytest.mark.parametrize(
+    "more", [{}, {"pooling": "last+mean+max+attention", "summaries": True, "readout": "mlp"}]
+)
+def test_what_a_missing_value_holds_does_not_matter(model, scaling, bidirectional, more):
     train = sequences(missing=True, static=True)
-    config = ModelConfig.for_data(
-        train, Classes("ab"), model=model, hidden_size=4, options={"bidirectional": bidirectional}
-    )
-    trained = SequenceModel(config)
-    trained.measure(train, standardize=standardize, median_gap=True)
-    batch = train.batch([0, 1, 2, 3])
+    trained = model_for(train, model=model, scaling=scaling, options={"bidirectional": bidirectional}, **more)
+    batch = train.batch(np.arange(len(train)))
     expected = trained(batch)
     batch.values[~batch.observed] = 1e6
     torch.testing.assert_close(trained(batch), expected)
 
 
 def test_both_directions_of_gru_d_know_the_mean():
-    train = sequences(missing=True)
-    config = ModelConfig.for_data(
-        train, Classes("ab"), model="gru-d", hidden_size=4, options={"bidirectional": True}
-    )
-    model = SequenceModel(config)
-    model.measure(train, standardize=False, median_gap=False)
-    means = [cell.input_mean for cell in model.layer.cells]
+    model = model_for(sequences(missing=True), model="gru-d", scaling="none", options={"bidirectional": True})
+    means = [cell.input_mean for cell in model.encoder.layer.cells]
     assert float(means[0][0]) > 50
     assert torch.equal(means[0], means[1])
 
 
 def test_a_model_that_never_met_missing_values_takes_them_for_the_mean():
-    torch.manual_seed(0)
-    full, holes = sequences(missing=False), sequences(missing=True)
-    model = SequenceModel(ModelConfig.for_data(full, Classes("ab"), hidden_size=4))
-    model.measure(full, standardize=True, median_gap=True)
-    batch = holes.batch([0, 1, 2, 3])
-    filled = full.batch([0, 1, 2, 3])
-    filled.values[~batch.observed] = model.input_mean.expand_as(filled.values)[~batch.observed]
+    full, holes = sequences(), sequences(missing=True)
+    model = model_for(full)
+    rows = np.arange(len(full))
+    batch, filled = holes.batch(rows), full.batch(rows)
+    filled.values[~batch.observed] = model.preprocessing.fill.expand_as(filled.values)[~batch.observed]
     torch.testing.assert_close(model(batch), model(filled))
 
 
-@pytest.mark.parametrize("per_step", [False, True])
-def test_a_saved_model_answers_the_same(tmp_path, per_step):
-    torch.manual_seed(0)
+def test_a_seed_gives_the_weights_it_always_gave():
+    """The encoder draws first, then the readout, and nothing else draws."""
+    model = model_for(sequences(missing=True, static=True), seed=3, model="ode-lstm")
+    torch.manual_seed(3)
+    layer = lapse.ODELSTM(4, 4)
+    readout = nn.Linear(4 + 2, 2)
+    for ours, expected in zip(model.parameters(), [*layer.parameters(), *readout.parameters()], strict=True):
+        assert torch.equal(ours, expected)
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "pooling": {"pooling": "last+mean+max+attention"},
+    "summaries": {"summaries": True},
+    "mlp": {"readout": "mlp", "readout_size": 7},
+    "static in the state": {"static": "state"},
+    "static in state and head": {"static": "state+head", "options": {"bidirectional": True}, "num_layers": 2},
+    "robust": {"scaling": "robust", "clip": 4.0, "time_unit": 3.0},
+    "everything": {"pooling": "mean+attention", "summaries": True, "readout": "mlp", "static": "state+head"},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_part_learns_and_no_company_matters(name, shape):
     data = sequences(missing=True, static=True)
-    head = Classes("abc", per_step=per_step)
-    config = ModelConfig.for_data(data, head, hidden_size=4, options={"solver": "rk4"})
-    model = SequenceModel(config, head)
-    model.measure(data, standardize=True, median_gap=True)
-    model.save(tmp_path / "model.safetensors")
-    batch = data.batch([0, 1, 2, 3])
-    loaded = SequenceModel.load(tmp_path / "model.safetensors")
-    assert loaded.config == config
-    assert torch.equal(loaded(batch), model(batch))
-    assert loaded.head.config() == head.config()
-    assert model(batch).shape == ((4, 7, 3) if per_step else (4, 3))
+    model = model_for(data, model=name, **SHAPES[shape])
+    model(data.batch(np.arange(len(data)))).square().sum().backward()
+    idle = [
+        n for n, p in model.named_parameters() if p.grad is None or not bool(torch.isfinite(p.grad).all())
+    ]
+    assert idle == []
+    together = model(data.batch(np.arange(len(data))))
+    for i in range(len(data)):
+        torch.testing.assert_close(model(data.batch([i]))[0], together[i], atol=1e-5, rtol=1e-4)
 
 
-def test_settings_are_checked():
-    with pytest.raises(ValueError, match=r"model must be one of ode-rnn.*got 'lstmm'"):
-        ModelConfig(1, 1, model="lstmm")
-    with pytest.raises(ValueError, match="readout must be 'last' or 'every', got 'first'"):
-        ModelConfig(1, 1, readout="first")
-    with pytest.raises(TypeError, match=r"options must be plain values.*a solver goes by its word here"):
-        ModelConfig(1, 1, options={"solver": lapse.Exponential(4)})
+@pytest.mark.parametrize("name", MODELS)
+def test_static_features_set_the_first_state(name):
+    data = sequences(static=True)
+    model = model_for(data, model=name, static="state")
+    batch = data.batch([0, 2])
+    before = model(batch)
+    batch.static[0] += 5
+    after = model(batch)
+    assert torch.equal(before[1], after[1])
+    assert not torch.allclose(before[0], after[0])
 
 
-def test_another_file_is_refused(tmp_path):
-    from safetensors.torch import save_file
+@pytest.mark.parametrize("head", [Numbers, Gaussian, Quantiles])
+@pytest.mark.parametrize("scale", [True, False])
+def test_a_readout_of_zeros_predicts_no_change(head, scale):
+    """With the difference from the input as its answer, a readout that says nothing repeats the input."""
+    data = sequences(per_step=True, numbers=True)
+    asked = head.for_data(data, scale=scale)
+    model = model_for(data, head=asked, readout="mlp", readout_input=True, difference=True)
+    nn.init.zeros_(model.readout.map[-1].weight)
+    nn.init.zeros_(model.readout.map[-1].bias)
+    predictions = model.predict(data)
+    for k in range(2):
+        name = next(n for n in predictions.columns if f"target {k}" in n)
+        np.testing.assert_allclose(predictions[name], data.values[:, k], rtol=1e-4)
 
-    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="holds no lapse model"):
-        SequenceModel.load(tmp_path / "other.safetensors")
 
-
-def test_a_model_stored_without_a_form_was_a_driven_one(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    train = sequences(missing=False)
-    driven = SequenceModel(
-        ModelConfig.for_data(train, Classes("ab"), hidden_size=4, options={"form": "driven"})
+def test_differences_count_from_the_latest_observed_value():
+    data = lapse.Sequences.from_arrays(
+        [[[np.nan, 1], [5, 2], [np.nan, 3], [7, 4]], [[9, 5]]],
+        [[0, 1, 2, 3], [0]],
+        targets=[[1.0, 2.0, 3.0, 4.0], [5.0]],
+        per_step=True,
+        features=("a", "b"),
     )
-    driven.save(tmp_path / "driven.safetensors")
-    config = dataclasses.asdict(driven.config) | {"options": {}}
-    old = tmp_path / "old.safetensors"
-    save_file(load_file(tmp_path / "driven.safetensors"), old, {"lapse": json.dumps(config)})
-    batch = train.batch([0, 1])
-    assert torch.equal(SequenceModel.load(old)(batch), driven(batch))
+    model = model_for(data, head=Numbers(per_step=True, scale=False), difference=["a"], scaling="none")
+    nn.init.zeros_(model.readout.map.weight)
+    nn.init.zeros_(model.readout.map.bias)
+    assert model.predict(data)["prediction"].tolist() == [7, 5, 5, 7, 9]  # 7 is the mean of what was observed
 
 
-def test_a_model_made_without_a_form_is_read_back_as_it_is(tmp_path):
-    train = sequences(missing=False)
-    model = SequenceModel(ModelConfig.for_data(train, Classes("ab"), hidden_size=4))
-    assert model.config.options == {"form": "autonomous"}
-    model.save(tmp_path / "model.safetensors")
-    batch = train.batch([0, 1])
-    assert torch.equal(SequenceModel.load(tmp_path / "model.safetensors")(batch), model(batch))
+def test_the_readout_may_see_the_event_again():
+    data = sequences(per_step=True, missing=True)
+    model = model_for(data, readout_input=True)
+    assert model.readout.map.in_features == 4 + 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "per_step", "message"),
+    [
+        (
+            {"pooling": "mean"},
+            True,
+            "pooling is for one answer per sequence, and this model answers at every event",
+        ),
+        ({"summaries": True}, True, "summaries is for one answer per sequence"),
+        ({"readout_input": True}, False, "readout_input is for one answer per event"),
+        ({"difference": True}, False, "difference is for one answer per event"),
+        ({"difference": True}, True, "Classes does not answer with numbers"),
+    ],
+)
+def test_parts_that_do_not_fit_the_question_are_refused(settings, per_step, message):
+    with pytest.raises(ValueError, match=message):
+        model_for(sequences(per_step=per_step), **settings)
+
+
+def test_differences_from_features_that_do_not_fit_the_target():
+    data = sequences(per_step=True, numbers=True)
+    with pytest.raises(ValueError, match=r"difference names 'x', which is not one of the features"):
+        model_for(data, difference=["x"])
+    with pytest.raises(ValueError, match=r"got 1 numbers for the 2 columns"):
+        model_for(data, difference=["feature 0"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "lstmm"}, r"model must be one of ode-rnn.*got 'lstmm'"),
+        ({"pooling": "last+sum"}, "pooling must be one of last, mean, max, attention, got 'sum'"),
+        ({"readout": "every"}, "readout must be one of linear, mlp, got 'every'"),
+        ({"static": "body"}, "static must be one of state, head, got 'body'"),
+        ({"scaling": "minmax"}, "scaling must be one of none, standard, robust, got 'minmax'"),
+        ({"clip": 0.0}, "clip is a positive number of scales"),
+        ({"clip": 3.0, "scaling": "none"}, "clip is a positive number of scales, so it needs a scaling"),
+        ({"time_unit": "hour"}, "time_unit must be one of median, got 'hour'"),
+        ({"time_unit": 0.0}, "time_unit must be positive"),
+        ({"input_dropout": 1.0}, "input_dropout must be at least 0 and below 1"),
+        ({"state_dropout": -0.1}, "state_dropout must be at least 0"),
+        ({"readout_size": 0}, "readout_size must be at least 1"),
+        ({"summaries": "False"}, "summaries must be true or false, got 'False'"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**settings)
+
+
+def test_options_must_be_storable():
+    with pytest.raises(TypeError, match=r"options must be plain values.*a solver goes by its word here"):
+        ModelConfig(options={"solver": lapse.Exponential(4)})
+
+
+def test_dropout_acts_in_training_only():
+    data = sequences()
+    model = model_for(data, input_dropout=0.5, state_dropout=0.5)
+    batch = data.batch([0, 1, 2])
+    assert torch.equal(model(batch), model(batch))
+    model.train()
+    assert not torch.equal(model(batch), model(batch))
+
+
+# An encoder that is no stack of cells
+
+
+class MeanOfInputs(Encoder):
+    """The mean of all inputs, weighted by a decay with the time that is left: no cell, no state."""
+
+    takes_missing: ClassVar[bool] = False
+
+    def __init__(self, input_size, hidden_size, num_layers, *, missing, static_size, rate=1.0):
+        super().__init__()
+        self.map = nn.Linear(input_size * (2 if missing else 1), hidden_size)
+        self.rate, self.output_size = rate, hidden_size
+
+    def forward(self, observations: Observations) -> Features:
+        weight = torch.exp(-self.rate * observations.times) * observations.mask
+        weight = (weight / weight.sum(1, keepdim=True)).unsqueeze(-1)
+        final: Tensor = (self.map(observations.inputs) * weight).sum(1)
+        return Features(None, final)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setitem(MODELS, "mean-of-inputs", MeanOfInputs)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_any_encoder_can_take_the_place_of_a_layer(registered, missing):
+    data = sequences(missing=missing)
+    model = model_for(data, model="mean-of-inputs", options={"rate": 0.3})
+    assert len(model.predict(data)) == len(data)
+    assert model.encoder.rate == 0.3
+
+
+def test_an_encoder_without_features_per_event_cannot_answer_there(registered):
+    data = sequences(per_step=True)
+    with pytest.raises(ValueError, match="gives no features per event"):
+        model_for(data, model="mean-of-inputs").predict(data)
+
+
+def test_a_head_and_a_schema_can_be_given():
+    data = sequences()
+    model = SequenceModel(Schema.of(data), Classes(names=("no", "yes")))
+    assert model.config == ModelConfig()
+    assert list(model.predict(data).columns) == ["prediction", "p_no", "p_yes"]

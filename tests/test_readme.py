@@ -26,7 +26,7 @@ def test_the_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
         exec(compile(block, "README.md", "exec"), names)
     scores = ast.literal_eval(capsys.readouterr().out)
     assert scores["auroc"] > 0.7
-    assert (tmp_path / "ill.safetensors").exists()
+    assert (tmp_path / "ill" / "card.md").exists()
 
 
 @pytest.mark.parametrize("target", re.findall(r"^make (\S+)", "\n".join(blocks("bash")), re.MULTILINE))

@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from lapse import TASKS, runs
+from lapse.cli.train import configure
+from lapse.models import SequenceModel
+from lapse.report.collection import Collection, departures
 from lapse.runs import PRESETS, Result, RunBusy, RunConfig, hold, run
+from lapse.training import TrainConfig
 from unbroken import PHASES, assert_same_run, die, metrics, run_and_die, run_through, small_config
 
 
@@ -53,6 +58,33 @@ def test_a_run_that_is_done_is_not_done_again(unbroken: Path, monkeypatch: pytes
     monkeypatch.setattr(runs, "evaluate", again)
     root = unbroken.parents[2]
     assert run(small_config(), root) == Result.read(unbroken)
+
+
+def test_a_run_leaves_a_model_that_answers(unbroken: Path) -> None:
+    data = TASKS["mini-digits"].load().test[:5]
+    assert len(SequenceModel.load(unbroken / "model").predict(data)) == 5
+    assert [run.folder for run in Collection.read(unbroken.parents[2]).finished] == [unbroken]
+
+
+def test_the_parts_of_a_model_can_be_set_on_the_command_line() -> None:
+    words = ["readout=mlp", "readout_size=512", "readout_input=true", "difference=true", "scaling=standard"]
+    config = configure("walker", "ode-lstm", "default", 0, [*words, "form=driven", "hidden_size=128"])
+    assert config.architecture == {
+        "readout": "mlp", "readout_size": 512, "readout_input": True, "difference": True, "scaling": "standard",
+    }  # fmt: skip
+    assert config.model_options["form"] == "driven"
+    assert config.model_config(TASKS["walker"]).readout_size == 512
+    assert RunConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+    assert departures(config) == {**config.architecture, "form": "driven", "hidden_size": 128}
+    with pytest.raises(typer.BadParameter, match="readout must be one of linear, mlp, got 'deep'"):
+        configure("walker", "ode-lstm", "default", 0, ["readout=deep"])
+
+
+def test_runs_from_before_there_were_parts_keep_their_folders() -> None:
+    """The digest is that of a run of an earlier version."""
+    config = RunConfig("walker", "gru-d", train=TrainConfig(schedule="constant", warmup=0.0))
+    assert config.digest == "e6ce6744"
+    assert dataclasses.replace(config, architecture={"readout": "mlp"}).digest != config.digest
 
 
 def test_another_seed_is_another_run(unbroken: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_sequences import ragged, same
-from lapse import Sequences, Standardizer
+from lapse import Sequences
 from lapse.sequences import storage
 
 
@@ -178,47 +178,6 @@ def test_what_has_no_plain_form_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="class label"):
         replace(s, classes=(object(),)).save(tmp_path / "s")
     assert list(tmp_path.iterdir()) == []
-
-
-@given(
-    st.lists(st.integers(1, 8), min_size=1, max_size=10),
-    st.integers(0, 5),
-    st.sampled_from([0.0, 0.5]),
-    st.floats(-1e3, 1e3),
-)
-def test_standardised_training_data_has_mean_0_and_std_1(
-    lengths: list[int], seed: int, missing: float, shift: float
-) -> None:
-    from dataclasses import replace
-
-    s = ragged(lengths, seed=seed, missing=missing)
-    s = replace(s, values=s.values + np.float32(shift))
-    scaled = Standardizer.fit(s)(s)
-    for column in range(2):
-        seen = np.ones(len(s.values), bool) if s.observed is None else s.observed[:, column]
-        values = scaled.values[seen, column].astype(np.float64)
-        assert abs(values.mean()) < 1e-2
-        if len(np.unique(values)) > 1:
-            assert abs(values.std() - 1) < 1e-2
-        assert (scaled.values[~seen, column] == 0).all()
-    assert scaled.static is not None
-    np.testing.assert_allclose(scaled.static.mean(0), 0, atol=1e-4)
-
-
-def test_the_scale_comes_from_training_only() -> None:
-    s = ragged([5] * 20)
-    train, test = s.split_by_sequence((0.5, 0.5))
-    scaler = Standardizer.fit(train)
-    np.testing.assert_allclose(scaler(test).values, (test.values - scaler.mean) / scaler.scale, rtol=1e-6)
-    with pytest.raises(ValueError, match="fitted on features"):
-        scaler(Sequences.from_arrays([[1.0]], [[0.0]]))
-
-
-def test_constant_and_never_observed_features_stay_finite() -> None:
-    s = Sequences.from_arrays([[[7, 1], [7, 2]], [[7, np.nan]]], [[0, 1], [0]])
-    first = s[1]  # where the second feature was never observed
-    assert Standardizer.fit(first).scale.tolist() == [1, 1]
-    assert Standardizer.fit(s)(s).values[:, 0].tolist() == [0, 0, 0]
 
 
 def test_float32_and_int64_for_torch() -> None:

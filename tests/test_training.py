@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from lapse import LengthBatches, Sequences, heads
 from lapse.heads import Head, Numbers
-from lapse.models import ModelConfig, SequenceModel
+from lapse.models import Column, ModelConfig, Schema, SequenceModel
 from lapse.training import (
     DamagedCheckpoint,
     NonFiniteError,
@@ -41,7 +41,7 @@ def sequences(count: int, seed: int = 0) -> Sequences:
 def model(seed: int = 0, cls: type[SequenceModel] = SequenceModel, **options: Any) -> SequenceModel:
     torch.manual_seed(seed)
     head = Numbers(scale=False, per_step=True)
-    return cls(ModelConfig(1, 1, model="lstm", hidden_size=8, readout="every", options=options), head)
+    return cls(Schema((Column("feature 0"),)), head, ModelConfig("lstm", 8, options=options))
 
 
 def trained(config: TrainConfig, **where: Any) -> SequenceModel:
@@ -94,7 +94,7 @@ def train_one_of_two(rank: int, port: int, folder: Path) -> None:
     places = {"LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in places.items()} | {"MASTER_ADDR": "127.0.0.1"})
     config = TrainConfig(epochs=3, batch_size=4)
-    trained(config, folder=folder, devices=2).save(folder / f"{rank}.safetensors")
+    trained(config, folder=folder, devices=2).save(folder / f"{rank}")
 
 
 def free_port() -> int:
@@ -114,7 +114,7 @@ def test_two_processes_train_as_one_with_the_doubled_batch(processes: Any, tmp_p
     assert [process.exitcode for process in pair] == [0, 0]
     alone_in = tmp_path / "alone"
     alone = weights(trained(TrainConfig(epochs=3, batch_size=8), folder=alone_in))
-    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1))
+    first, second = (load_file(tmp_path / f"{rank}" / "model.safetensors") for rank in (0, 1))
     for name, expected in alone.items():
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], expected, rtol=1e-4, atol=1e-6)
@@ -179,7 +179,7 @@ class Poison(L.Callback):
     def on_train_batch_start(self, trainer: L.Trainer, learner: Any, *rest: Any) -> None:
         if trainer.current_epoch == 2:
             with torch.no_grad():
-                learner.model.readout.weight.fill_(torch.nan)
+                learner.model.readout.map.weight.fill_(torch.nan)
 
 
 def test_the_last_good_checkpoint_is_kept(tmp_path: Path) -> None:
@@ -256,9 +256,7 @@ def classes(targets: Any, seed: int = 0) -> Sequences:
 
 def asked(head: Head, data: Sequences, hidden_size: int = 8) -> SequenceModel:
     torch.manual_seed(0)
-    built = SequenceModel(ModelConfig.for_data(data, head, model="lstm", hidden_size=hidden_size), head)
-    built.measure(data, standardize=True, median_gap=True)
-    return built
+    return SequenceModel.for_data(data, head, model="lstm", hidden_size=hidden_size)
 
 
 KINDS: dict[str, Any] = {
@@ -456,11 +454,11 @@ def test_evaluation_needs_no_trainer() -> None:
 import sys
 import numpy as np
 from lapse import Sequences, heads
-from lapse.models import ModelConfig, SequenceModel
+from lapse.models import SequenceModel
 from lapse.training import evaluate
 data = Sequences.from_arrays([np.ones((3, 1))] * 2, [np.arange(3.0)] * 2, targets=[0, 1])
 head = heads.for_data(data, metrics=("accuracy", "auroc"))
-evaluate(SequenceModel(ModelConfig.for_data(data, head), head), data)
+evaluate(SequenceModel.for_data(data, head), data)
 heavy = {"lightning", "torchmetrics", "sklearn", "matplotlib", "scipy"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -74,4 +74,4 @@ def test_the_command_tells_how_to_test_the_best(tmp_path: Path) -> None:
     assert command[:2] == ["lapse", "train"]
     done = CliRunner().invoke(app, command[1:])
     assert done.exit_code == 0, done.output
-    assert len(list(tmp_path.glob("**/result.json"))) == len(list(tmp_path.glob("**/config.json"))) == 1
+    assert len(list(tmp_path.glob("**/result.json"))) == len(list(tmp_path.glob("**/metrics.csv"))) == 1

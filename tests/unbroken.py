@@ -138,7 +138,7 @@ def assert_same_run(folder: Path, reference: Path, epochs: int = EPOCHS) -> None
     assert expected is not None
     assert (result.test, result.validation) == (expected.test, expected.validation)
     assert (result.epochs, result.best_epoch) == (expected.epochs, expected.best_epoch)
-    weights, others = (load_file(f / "model.safetensors") for f in (folder, reference))
+    weights, others = (load_file(f / "model" / "model.safetensors") for f in (folder, reference))
     assert weights.keys() == others.keys()
     assert all(torch.equal(weights[name], others[name]) for name in others)
     curve, known = metrics(folder), metrics(reference)

@@ -5,6 +5,9 @@ from lapse.events import decode_events as decode_events
 from lapse.events import encode_events as encode_events
 from lapse.kernels import backend as backend
 from lapse.models import MODELS as MODELS
+from lapse.models import ModelConfig as ModelConfig
+from lapse.models import Predictions as Predictions
+from lapse.models import SequenceModel as SequenceModel
 from lapse.recurrent import CTGRU as CTGRU
 from lapse.recurrent import CTLSTM as CTLSTM
 from lapse.recurrent import CTRNN as CTRNN
@@ -21,7 +24,6 @@ from lapse.recurrent import RNNDecay as RNNDecay
 from lapse.sequences import Batch as Batch
 from lapse.sequences import LengthBatches as LengthBatches
 from lapse.sequences import Sequences as Sequences
-from lapse.sequences import Standardizer as Standardizer
 from lapse.solvers import DOPRI5 as DOPRI5
 from lapse.solvers import EULER as EULER
 from lapse.solvers import HEUN as HEUN

@@ -1,7 +1,7 @@
 """A run: a pure function of its config, in a folder that tells whether it is done.
 
 The folder holds ``config.json``, ``metrics.csv`` (a row an epoch), ``last.ckpt`` (the last whole epoch),
-``model.safetensors`` and, written last, ``result.json``: a run is done if and only if that file is there. A run
+the folder ``model`` and, written last, ``result.json``: a run is done if and only if that file is there. A run
 that failed leaves ``error.txt`` and is tried again the next time.
 """
 
@@ -23,15 +23,16 @@ import torch
 from filelock import FileLock, Timeout
 
 import lapse
-from lapse.models import ModelConfig, SequenceModel
+from lapse.models import ModelConfig, Schema, SequenceModel
 from lapse.models.registry import find, spelled_out, stored_options
 from lapse.sequences.storage import write_atomically
-from lapse.stored_config import check_types, with_absent_fields, without_absent_fields
+from lapse.stored_config import added, check_types, with_absent_fields, without_absent_fields
 from lapse.tasks import Splits, Task
 from lapse.tasks import find as find_task
 from lapse.training import Fitted, TrainConfig, evaluate, fit
 
 RESULT = "result.json"
+MODEL = "model"  # the folder, in that of a run, that holds the model it has trained
 
 
 class UnreadableResult(ValueError):
@@ -54,6 +55,7 @@ class RunConfig:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
+    architecture: Mapping[str, Any] = added(dict, before={})  # further fields of `ModelConfig`
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -62,6 +64,20 @@ class RunConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         # The absence of an option in a stored config means what its default was when the config was stored.
         object.__setattr__(self, "model_options", spelled_out(self.model, self.model_options))
+
+    def model_config(self, task: Task) -> ModelConfig:
+        """The config of the model; what is not said follows the task and the training."""
+        followed = {
+            "scaling": "standard" if task.standardize else "none",
+            "time_unit": "median" if self.train.median_gap else None,
+        }
+        return ModelConfig(
+            self.model,
+            self.hidden_size,
+            self.num_layers,
+            dict(self.model_options),
+            **(followed | dict(self.architecture)),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -99,6 +115,14 @@ class RunConfig:
 def folder_name(name: str) -> str:
     """The folder of a task or model; the colon of a reference is no character for it on every system."""
     return name.replace(":", ".")
+
+
+# What a run can say of its model beside the fields that it has for it.
+ARCHITECTURE = tuple(
+    f.name
+    for f in dataclasses.fields(ModelConfig)
+    if f.name not in ("model", "hidden_size", "num_layers", "options")
+)
 
 
 def default_config(task: Task, model: str, seed: int = 0) -> RunConfig:
@@ -213,7 +237,7 @@ def run(
             ).exists():  # damaged, or of another version: nothing is lost by doing the run again
                 os.replace(folder / RESULT, folder / "unreadable-result.json")
             trained = training.finish()
-            trained.model.save(folder / "model.safetensors")
+            trained.model.save(folder / MODEL)
             result = trained.test()
             _write_json(folder / RESULT, dataclasses.asdict(result))
         return result
@@ -267,19 +291,11 @@ def _recorded(config: RunConfig, folder: Path) -> Iterator[None]:
 
 def build_model(config: RunConfig, task: Task, splits: Splits) -> SequenceModel:
     """The untrained model of a run: its weights are a function of the seed, its preprocessing of the training data."""
-    head = task.head()
-    shape = ModelConfig.for_data(
-        splits.train,
-        head,
-        model=config.model,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        options=dict(config.model_options),
-    )
+    schema, head, shape = Schema.of(splits.train), task.head(), config.model_config(task)
     with torch.random.fork_rng():
         torch.manual_seed(config.train.seed)
-        model = SequenceModel(shape, head)
-    model.measure(splits.train, standardize=task.standardize, median_gap=config.train.median_gap)
+        model = SequenceModel(schema, head, shape)
+    model.measure(splits.train)
     return model
 
 

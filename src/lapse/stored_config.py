@@ -18,10 +18,14 @@ def added(default: Any, *, before: Any) -> Any:
     """A dataclass field that older stored configs lack.
 
     Args:
-        default: the value of the field in a new config.
+        default: the value of the field in a new config, or for a value that can be changed, such as a dict, a function
+            that makes it.
         before: what the absence of the field in a stored config means.
     """
-    return dataclasses.field(default=default, metadata={"before": before})
+    metadata = {"before": before}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def with_absent_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -201,13 +201,16 @@ def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[
         config = PRESETS[preset](find(task), model, seed)
         for setting in settings:
             config = _with_setting(config, find(task), setting)
+        config.model_config(find(task))  # refuses what a model cannot be
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
     return config
 
 
 def _with_setting(config: Any, task: Any, setting: str) -> Any:
-    """``train.NAME``, a field of the run, an option of the task, or else an option of the model."""
+    """`train.NAME`, a field of the run or of its model, an option of the task, or else an option of the layer."""
+    from lapse.runs import ARCHITECTURE
+
     name, equals, text = setting.partition("=")
     if not equals:
         raise ValueError(f"expected NAME=VALUE, got {setting!r}")
@@ -218,6 +221,8 @@ def _with_setting(config: Any, task: Any, setting: str) -> Any:
         return dataclasses.replace(config, train=dataclasses.replace(config.train, **{field: value}))
     if name in ("hidden_size", "num_layers"):
         return dataclasses.replace(config, **{name: value})
+    if name in ARCHITECTURE:
+        return dataclasses.replace(config, architecture={**config.architecture, name: value})
     if name in task.options:
         return dataclasses.replace(config, task_options={**config.task_options, name: value})
     return dataclasses.replace(config, model_options={**config.model_options, name: value})

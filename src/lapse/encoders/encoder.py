@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +80,14 @@ class Encoder(nn.Module, ABC):
         causal: whether the features after an event depend on nothing that comes later.
         streams: whether events can be taken one at a time with a state of fixed size.
         output_size: the width D of the features.
+        forms: what `form=` may be, where there is a choice.
+        paper_options: the options that the `paper` preset gives it.
+        past_options: what the absence of an option in a stored config means, where its default has changed since.
     """
 
+    forms: ClassVar[Mapping[str, Any]] = {}
+    paper_options: ClassVar[Mapping[str, Any]] = {}
+    past_options: ClassVar[Mapping[str, Any]] = {}
     takes_missing: ClassVar[bool] = False
     causal: bool = True
     streams: bool = False

@@ -110,10 +110,12 @@ class Classes(Head):
 
         Every table numbers the words that it has itself, so that "sick" may be class 1 in one and class 0 in another.
         """
-        words, targets = sequences.classes, sequences.targets
-        if words is None or targets is None or words == self.names:
+        if sequences.classes is None or sequences.targets is None:
             return sequences
-        labels = dict(zip(self.names, self.labels, strict=True))
+        words, targets = [str(word) for word in sequences.classes], sequences.targets
+        labels = dict(zip((str(name) for name in self.names), self.labels, strict=True))
+        if {word: label for label, word in enumerate(words)} == labels:
+            return sequences
         known = ~np.isnan(targets)
         used = [words[i] for i in np.unique(targets[known]).astype(int)]
         if unknown := [word for word in used if word not in labels]:

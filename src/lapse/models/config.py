@@ -3,56 +3,110 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from lapse.heads import Head
+from lapse.models.pooling import POOLS
+from lapse.models.preprocessing import SCALINGS
+from lapse.models.readout import READOUTS
 from lapse.models.registry import spelled_out
-from lapse.sequences import Sequences
+from lapse.stored_config import check_types
+
+STATIC = ("state", "head")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides the shape of a :class:`SequenceModel`; plain values, so that it can be stored.
+    """Everything that a user chooses about a `SequenceModel`, as plain values that can be stored.
 
-    ``readout`` is "last" for one answer a sequence and "every" for one a step; ``missing`` says whether features may
-    be missing; ``options`` go to the layer as they are (``form``, ``solver`` by name, ``forget_bias``, ...).
+    What follows from the data (the number of features, whether they may be missing) is in the model's `Schema`, and
+    what follows from the question (the number of outputs, one answer per event or per sequence) is in its `Head`.
+
+    Args:
+        model: the name of the layer or encoder.
+        hidden_size: its number of units.
+        num_layers: how many of it are stacked.
+        options: further arguments of the layer or encoder: `form`, `solver` by name, `forget_bias`, ...
+        scaling: "standard", "robust" or "none", see `Preprocessing`.
+        clip: the largest absolute value after scaling; None for no limit.
+        time_unit: what a gap of 1 is for the network: a number in the unit of the table, "median" for the median gap of
+            the training split, None for the unit of the table.
+        pooling: what stands for a whole sequence: "last", "mean", "max" and "attention", joined by "+". Only for one
+            answer per sequence.
+        summaries: whether the readout also sees last, mean, least, largest and number of each feature's observations.
+            Only for one answer per sequence.
+        static: where static features enter: "head" (beside the features), "state" (they set the state before the first
+            event), or "state+head".
+        readout: "linear", or "mlp" for one layer of hidden units.
+        readout_size: the number of hidden units of an "mlp" readout.
+        readout_input: whether the readout sees the event's own values beside the state. Only for one answer per event.
+        difference: whether the readout gives the difference from the event's own values. True if the target's columns
+            are those of the features, in their order; otherwise the name of one feature per column of the target. Only
+            for one answer per event, and for numbers.
+        input_dropout: the probability of setting a value to 0 before the encoder, in training.
+        state_dropout: the probability of setting a feature to 0 before the readout, in training.
     """
 
-    input_size: int
-    output_size: int
     model: str = "ode-lstm"
     hidden_size: int = 64  # the paper's
     num_layers: int = 1
-    readout: Literal["last", "every"] = "last"
-    missing: bool = False
-    static_size: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    scaling: str = "standard"
+    clip: float | None = None
+    time_unit: float | str | None = "median"
+    pooling: str = "last"
+    summaries: bool = False
+    static: str = "head"
+    readout: str = "linear"
+    readout_size: int = 256
+    readout_input: bool = False
+    difference: bool | tuple[str, ...] = False
+    input_dropout: float = 0.0
+    state_dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.difference, list):
+            object.__setattr__(self, "difference", tuple(self.difference))
+        check_types(self)
         object.__setattr__(self, "options", spelled_out(self.model, self.options))
-        if self.readout not in ("last", "every"):
-            raise ValueError(f"readout must be 'last' or 'every', got {self.readout!r}")
-        try:
-            json.dumps(dict(self.options))
-        except TypeError as error:
-            raise TypeError(
-                f"options must be plain values, so that the model can be stored: {error}; "
-                "a solver goes by its word here, such as 'rk4:8' (`solver.word`)"
-            ) from None
+        _check_words("scaling", self.scaling, SCALINGS)
+        _check_words("readout", self.readout, READOUTS)
+        for word in self.pooling.split("+"):
+            _check_words("pooling", word, POOLS)
+        for word in self.static.split("+"):
+            _check_words("static", word, STATIC)
+        self._check_numbers()
+        _check_options(self.options)
 
-    @staticmethod
-    def for_data(train: Sequences, head: Head, **settings: Any) -> ModelConfig:
-        """The config that fits these sequences and this head; `settings` are the other fields."""
-        static_size = 0 if train.static is None else train.static.shape[1]
-        missing = train.observed is not None
-        readout: Literal["last", "every"] = "every" if head.per_step else "last"
-        return ModelConfig(
-            train.num_features,
-            head.width,
-            readout=readout,
-            missing=missing,
-            static_size=static_size,
-            **settings,
-        )
+    def _check_numbers(self) -> None:
+        for name in ("input_dropout", "state_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
+        for name in ("hidden_size", "num_layers", "readout_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.clip is not None and (self.scaling == "none" or not self.clip > 0):
+            raise ValueError(
+                f"clip is a positive number of scales, so it needs a scaling; got clip={self.clip} with "
+                f"scaling={self.scaling!r}"
+            )
+        if isinstance(self.time_unit, str):
+            _check_words("time_unit", self.time_unit, ("median",))
+        elif self.time_unit is not None and not self.time_unit > 0:
+            raise ValueError(f"time_unit must be positive, 'median' or None, got {self.time_unit}")
+
+
+def _check_words(name: str, word: str, known: Collection[str]) -> None:
+    if word not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {word!r}")
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(dict(options))
+    except TypeError as error:
+        raise TypeError(
+            f"options must be plain values, so that the model can be stored: {error}; "
+            "a solver goes by its word here, such as 'rk4:8' (`solver.word`)"
+        ) from None

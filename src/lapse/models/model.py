@@ -1,144 +1,244 @@
-"""From a batch of raw events to predictions: preprocessing, a layer, a readout."""
+"""From a table of events to predictions: schema, preprocessing, encoder, pooling, readout and head in one."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lapse.heads import Head, from_config
+from lapse import heads
+from lapse.encoders import Encoder, RecurrentEncoder
+from lapse.heads import Head
 from lapse.models.config import ModelConfig
-from lapse.models.registry import find, stored_options
-from lapse.recurrent import Hidden
-from lapse.sequences import Batch, Sequences, Standardizer
+from lapse.models.pooling import Pooling, steps_of
+from lapse.models.predictions import Predictions
+from lapse.models.preprocessing import Preprocessing
+from lapse.models.readout import Present, Readout
+from lapse.models.registry import find
+from lapse.models.schema import Schema
+from lapse.sequences import Batch, Sequences
+from lapse.sequences.ragged import concatenated_ranges
 
 
 class SequenceModel(nn.Module):
-    """Preprocessing + layer + readout, so that what is saved takes raw batches: ``model(batch)``.
+    """A model that knows its table: it takes raw sequences and gives named predictions.
 
-    Preprocessing is measured on the training split by :meth:`measure` and stored with the weights: features are
-    shifted and scaled, missing ones are set to their mean, and gaps are counted in ``time_unit``. If features were
-    missing in training, GRU-D is told which, and every other layer gets that as additional inputs. Static
-    features join at the readout. Returns (B, output_size), or (B, T, output_size) when every step is read out.
+    `for_data` builds one for a training split, `predict` answers for any `Sequences` in their order. Calling the model
+    with a batch is the part that is trained: raw outputs for a batch of sequences that `conform` returned.
+
+    Args:
+        schema: the form of the training table.
+        head: what is asked.
+        config: everything else that a user chooses.
     """
 
-    input_fill: Tensor
-    input_mean: Tensor
-    input_scale: Tensor
-    static_mean: Tensor
-    static_scale: Tensor
-    time_unit: Tensor
-
-    def __init__(self, config: ModelConfig, head: Head | None = None) -> None:
+    def __init__(self, schema: Schema, head: Head, config: ModelConfig | None = None) -> None:
         super().__init__()
-        self.config = config
-        self._head = head
-        layer_type = find(config.model)
-        self._mask_as_input = config.missing and not layer_type.takes_missing
-        width = config.input_size * (2 if self._mask_as_input else 1)
-        self.layer = layer_type(width, config.hidden_size, config.num_layers, **config.options)
-        directions = 2 if self.layer.bidirectional else 1
-        # Static features come with a flag each for whether they are known.
-        self.readout = nn.Linear(config.hidden_size * directions + 2 * config.static_size, config.output_size)
-        self.register_buffer("input_fill", torch.zeros(config.input_size))
-        self.register_buffer("input_mean", torch.zeros(config.input_size))
-        self.register_buffer("input_scale", torch.ones(config.input_size))
-        self.register_buffer("static_mean", torch.zeros(config.static_size))
-        self.register_buffer("static_scale", torch.ones(config.static_size))
-        self.register_buffer("time_unit", torch.ones(()))
+        config = config or ModelConfig()
+        _check_question(config, head)
+        self.schema, self.head, self.config = schema, head, config
+        self.preprocessing = Preprocessing(
+            len(schema.inputs),
+            len(schema.static_inputs),
+            missing=schema.missing,
+            scaling=config.scaling,
+            clip=config.clip,
+            time_unit=config.time_unit,
+        )
+        self.input_dropout, self.state_dropout = (
+            nn.Dropout(config.input_dropout),
+            nn.Dropout(config.state_dropout),
+        )
+        # The weights of the encoder are drawn first, then those of the readout: results that were recorded for a seed
+        # depend on this order.
+        self.encoder = _encoder(config, schema)
+        self.pooling = None if head.per_step else Pooling(config.pooling, self.encoder.output_size)
+        features = self.encoder.output_size if self.pooling is None else self.pooling.output_size
+        self.readout = _readout(config, schema, head, features)
+        self.present = Present(_compared(config, schema, head)) if config.difference else None
 
-    @property
-    def head(self) -> Head:
-        """What the model is asked; training and evaluation need it."""
-        if self._head is None:
-            raise ValueError("this model has no head: build it with SequenceModel(config, head)")
-        return self._head
+    @classmethod
+    def for_data(cls, train: Sequences, head: Head | str | None = None, **settings: Any) -> SequenceModel:
+        """An untrained model for these sequences; what is measured on training data is measured.
 
-    def measure(self, train: Sequences, *, standardize: bool, median_gap: bool) -> None:
-        """Take shift, scale and unit of time from the training split, and from nothing else."""
-        scaler = Standardizer.fit(train)
-        mean = torch.as_tensor(scaler.mean)
-        self.input_fill.copy_(mean)
-        if standardize:
-            self.input_mean.copy_(mean)
-            self.input_scale.copy_(torch.as_tensor(scaler.scale))
-            if scaler.static_mean is not None:
-                self.static_mean.copy_(torch.as_tensor(scaler.static_mean))
-                self.static_scale.copy_(torch.as_tensor(scaler.static_scale))
-        elif self.layer.takes_missing:
-            self.layer.set_input_mean(mean)  # what its missing features fade to
-        if self._head is not None:
-            self._head.measure(train)
-        if median_gap:
-            self.time_unit.fill_(train.median_gap)
+        Args:
+            train: the training split, and nothing else.
+            head: what is asked: a head, the name of one, or None to choose by the targets.
+            settings: fields of `ModelConfig`.
+        """
+        asked = head if isinstance(head, Head) else heads.for_data(train, head)
+        model = cls(Schema.of(train), asked, ModelConfig(**settings))
+        model.measure(train)
+        return model
+
+    def measure(self, train: Sequences) -> None:
+        """Take scales, unit of time and the scale of the targets from the training split.
+
+        Args:
+            train: the training split, and nothing else.
+        """
+        train = self.conform(train)
+        self.preprocessing.measure(train)
+        self.encoder.set_input_mean(self.preprocessing.filled)
+        self.head.measure(train)
+
+    def conform(self, sequences: Sequences) -> Sequences:
+        """The sequences in the form that the model was trained on: columns, words, unit of time, classes.
+
+        Args:
+            sequences: any sequences; `Schema.conform` says what is an error and what a warning.
+        """
+        return self.head.conform(self.schema.conform(sequences))
 
     def forward(self, batch: Batch) -> Tensor:
-        raw = batch.values
-        if batch.observed is not None:
-            raw = torch.where(batch.observed, raw, self.input_fill)
-        values = (raw - self.input_mean) / self.input_scale
-        arguments: dict[str, Any] = {}
-        if self.config.missing:
-            observed = torch.ones_like(values) if batch.observed is None else batch.observed.to(values.dtype)
-            if self._mask_as_input:
-                values = torch.cat([values, observed], -1)
-            else:
-                arguments["observed"] = observed
-        timespans = batch.timespans / self.time_unit
-        output, h_n = self.layer(values, timespans=timespans, lengths=batch.lengths, **arguments)
-        features = self._last(h_n) if self.config.readout == "last" else output
-        prediction: Tensor = self.readout(self._with_static(features, batch))
-        return prediction
+        """Raw outputs (B, width), or (B, T, width) for one answer per event; the head says what they mean.
 
-    def _last(self, h_n: Hidden) -> Tensor:
-        """The top layer's output after each row's last step, both directions side by side: (B, H · directions)."""
-        h = h_n[0] if isinstance(h_n, tuple) else h_n
-        top = h[-2:] if self.layer.bidirectional else h[-1:]
-        return top.transpose(0, 1).flatten(1)
+        Args:
+            batch: a batch of sequences that `conform` returned.
+        """
+        observations = self.preprocessing(batch)
+        dropped = dataclasses.replace(observations, values=self.input_dropout(observations.values))
+        features = self.encoder(dropped)
+        state = steps_of(features) if self.pooling is None else self.pooling(features, observations)
+        output: Tensor = self.readout(self.state_dropout(state), observations)
+        if self.present is not None:
+            output = output + self.head.certain(self.present(batch, self.preprocessing.fill))
+        return output
 
-    def _with_static(self, features: Tensor, batch: Batch) -> Tensor:
-        if not self.config.static_size:
-            return features
-        assert batch.static is not None
-        static = (batch.static - self.static_mean) / self.static_scale
-        known = torch.ones_like(static) if batch.static_observed is None else batch.static_observed.to(static)
-        static = torch.cat([static.masked_fill(known == 0, 0.0), known], -1)
-        if features.dim() == 3:
-            static = static.unsqueeze(1).expand(-1, features.shape[1], -1)
-        return torch.cat([features, static], -1)
+    def predict(self, sequences: Sequences, *, batch_size: int = 512) -> Predictions:
+        """Answers for any sequences, in their order and with their ids; targets are not looked at.
 
-    def save(self, path: str | Path) -> None:
-        """Write weights, preprocessing and config to one safetensors file, whole or not at all."""
-        from safetensors.torch import save
+        Args:
+            sequences: what to answer for; they are brought into the form of the training table first.
+            batch_size: how many sequences are computed at a time; it has no effect on the answers.
+        """
+        asked = self.schema.conform(dataclasses.replace(sequences, targets=None, per_step=False))
+        output = self._outputs(asked, batch_size)
+        ids = np.arange(len(sequences)) if sequences.ids is None else sequences.ids
+        _check_finite(output, ids if not self.head.per_step else np.repeat(ids, sequences.lengths))
+        if not self.head.per_step:
+            return Predictions(ids, None, self.head.predict(output))
+        return Predictions(np.repeat(ids, sequences.lengths), sequences.times, self.head.predict(output))
 
-        from lapse.sequences.storage import write_atomically
+    @torch.no_grad()
+    def _outputs(self, conformed: Sequences, batch_size: int) -> Tensor:
+        """Raw outputs, one row per sequence or per event, in the order of the sequences."""
+        device = next(self.parameters()).device
+        rows = conformed.num_events if self.head.per_step else len(conformed)
+        gathered: Tensor | None = None
+        with _evaluating(self):
+            for batch in conformed.batches(batch_size, shuffle=False):
+                output = self.head.outputs(self(batch.to(device)), batch.to(device)).cpu()
+                gathered = output.new_empty(rows, self.head.width) if gathered is None else gathered
+                gathered[self._places(conformed, batch)] = output
+        return torch.zeros(0, self.head.width) if gathered is None else gathered
 
-        metadata = {"lapse": json.dumps(dataclasses.asdict(self.config))}
-        if self._head is not None:
-            metadata["head"] = json.dumps(self._head.config())
-        data = save({k: v.contiguous() for k, v in self.state_dict().items()}, metadata=metadata)
-        write_atomically(Path(path), lambda file: file.write(data))
+    def _places(self, conformed: Sequences, batch: Batch) -> Tensor:
+        """Where the outputs of a batch belong."""
+        if not self.head.per_step:
+            return batch.index
+        first = conformed.offsets[:-1][batch.index.numpy()]
+        return torch.from_numpy(concatenated_ranges(first, batch.lengths.numpy()))
+
+    def save(self, folder: str | Path, *, card: str | None = None) -> None:
+        """Write the model as a folder: `model.safetensors`, `config.json`, `card.md`.
+
+        Args:
+            folder: where to; files of an earlier model in it are replaced.
+            card: the text of `card.md`; None writes what the model itself knows.
+        """
+        from lapse.models.storage import save
+
+        save(self, Path(folder), card)
 
     @staticmethod
-    def load(path: str | Path) -> SequenceModel:
-        """The model that :meth:`save` wrote."""
-        from safetensors import safe_open
+    def load(folder: str | Path) -> SequenceModel:
+        """The model that `save` wrote. Nothing in the folder is run; a damaged file or an unknown version is refused.
 
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            if "lapse" not in metadata:
-                raise ValueError(
-                    f"{path} holds no lapse model; expected a file written by SequenceModel.save"
-                )
-            names = list(file.keys())
-            weights = {name: file.get_tensor(name) for name in names}
-        config = json.loads(metadata["lapse"])
-        config["options"] = stored_options(config["model"], config["options"])
-        head = from_config(json.loads(metadata["head"])) if "head" in metadata else None
-        model = SequenceModel(ModelConfig(**config), head)
-        model.load_state_dict(weights)
-        return model
+        Args:
+            folder: the folder.
+        """
+        from lapse.models.storage import load
+
+        return load(Path(folder))
+
+
+def _encoder(config: ModelConfig, schema: Schema) -> Encoder:
+    kind: Any = find(config.model)
+    make = kind if issubclass(kind, Encoder) else partial(RecurrentEncoder, kind)
+    encoder: Encoder = make(
+        input_size=len(schema.inputs),
+        hidden_size=config.hidden_size,
+        num_layers=config.num_layers,
+        missing=schema.missing,
+        static_size=_static_size(config, schema, "state"),
+        **config.options,
+    )
+    return encoder
+
+
+def _readout(config: ModelConfig, schema: Schema, head: Head, feature_size: int) -> Readout:
+    inputs = len(schema.inputs)
+    return Readout(
+        config.readout,
+        feature_size,
+        head.width,
+        config.readout_size,
+        static_size=_static_size(config, schema, "head"),
+        input_size=inputs * (2 if schema.missing else 1) if config.readout_input else 0,
+        summary_size=inputs if config.summaries else 0,
+    )
+
+
+def _static_size(config: ModelConfig, schema: Schema, place: str) -> int:
+    """The width of the static features at one of the places where they can enter: each has a flag beside it."""
+    return 2 * len(schema.static_inputs) if place in config.static.split("+") else 0
+
+
+def _check_question(config: ModelConfig, head: Head) -> None:
+    once = [
+        name
+        for name, used in (("pooling", config.pooling != "last"), ("summaries", config.summaries))
+        if used
+    ]
+    if head.per_step and once:
+        raise ValueError(f"{once[0]} is for one answer per sequence, and this model answers at every event")
+    every = [name for name in ("readout_input", "difference") if getattr(config, name)]
+    if not head.per_step and every:
+        raise ValueError(f"{every[0]} is for one answer per event, and this model answers once per sequence")
+
+
+def _compared(config: ModelConfig, schema: Schema, head: Head) -> list[int]:
+    """The positions of the features from which the targets are counted."""
+    names = schema.inputs if config.difference is True else tuple(config.difference or ())
+    if unknown := [name for name in names if name not in schema.inputs]:
+        raise ValueError(f"difference names {unknown[0]!r}, which is not one of the features {schema.inputs}")
+    columns = [schema.inputs.index(name) for name in names]
+    head.certain(torch.zeros(1, len(columns)))  # refuses what is not one feature per column of the target
+    return columns
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _check_finite(output: Tensor, ids: Any) -> None:
+    bad = (~torch.isfinite(output)).any(-1).nonzero().flatten()
+    if len(bad):
+        raise heads.NonFiniteError(
+            f"{len(bad)} of {len(output)} predictions are NaN or infinite, the first for id {ids[int(bad[0])]}. "
+            "Likely cause: the training diverged, or values far from those of training (set clip= in the model)"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from lapse.encoders import Observations
 from lapse.sequences import Batch, Sequences
 from lapse.sequences.ragged import Array
-
-TimeUnit = float | Literal["median"] | None
 
 
 class Statistics(NamedTuple):
@@ -104,7 +102,7 @@ class Preprocessing(nn.Module):
         missing: bool = False,
         scaling: str = "standard",
         clip: float | None = None,
-        time_unit: TimeUnit = "median",
+        time_unit: float | str | None = "median",
     ) -> None:
         super().__init__()
         self.missing, self.scaling, self.clip, self.chosen_unit = missing, scaling, clip, time_unit
@@ -130,7 +128,9 @@ class Preprocessing(nn.Module):
             self.static_shift.copy_(torch.as_tensor(shift))
             self.static_scale.copy_(torch.as_tensor(scale))
         if self.chosen_unit is not None:
-            self.time_unit.fill_(train.median_gap if self.chosen_unit == "median" else self.chosen_unit)
+            self.time_unit.fill_(
+                train.median_gap if self.chosen_unit == "median" else float(self.chosen_unit)
+            )
 
     @property
     def filled(self) -> Tensor:

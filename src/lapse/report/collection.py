@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.models.registry import default_options
-from lapse.runs import PRESETS, Result, RunConfig, folder_name
+from lapse.runs import MODEL, PRESETS, Result, RunConfig, folder_name
 from lapse.tasks import TASKS
 from lapse.tasks import find as find_task
 
@@ -110,7 +110,8 @@ class Collection:
 def _run_folders(root: Path) -> Iterator[Path]:
     if not root.is_dir():
         raise NoRuns(f"{root} is not a folder; expected the folder given to `lapse train` or `lapse study`")
-    yield from sorted(path.parent for path in root.rglob("config.json"))
+    # The model that a run has trained is a folder in its folder, with a config.json of its own.
+    yield from sorted(path.parent for path in root.rglob("config.json") if path.parent.name != MODEL)
 
 
 def _state_of(folder: Path) -> tuple[str, Result | None]:
@@ -162,7 +163,8 @@ def _flat(config: RunConfig) -> Settings:
     sizes = {"hidden_size": config.hidden_size, "num_layers": config.num_layers}
     # With the layer's own defaults: an option that a run leaves out may be one that its preset gives.
     options = default_options(config.model) | dict(config.model_options)
-    return {name: _plain(value) for name, value in {**sizes, **train, **options}.items()}
+    named = {**sizes, **train, **options, **config.architecture}
+    return {name: _plain(value) for name, value in named.items()}
 
 
 def _plain(value: Any) -> Any:

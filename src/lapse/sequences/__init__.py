@@ -3,4 +3,3 @@
 from lapse.sequences.batches import Batch as Batch
 from lapse.sequences.batches import LengthBatches as LengthBatches
 from lapse.sequences.ragged import Sequences as Sequences
-from lapse.sequences.standardize import Standardizer as Standardizer

@@ -119,7 +119,7 @@ def identity(
     """
     settings = {k: v for k, v in without_absent_fields(config).items() if k not in STOPPING}
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    described = [dataclasses.asdict(model.config), model.head.config(), shapes]
+    described = [dataclasses.asdict(model.config), model.schema.config(), model.head.config(), shapes]
     measured = [buffer.cpu().numpy() for _, buffer in sorted(model.named_buffers())]
     return {
         "settings": _digest(json.dumps(settings, sort_keys=True).encode()),

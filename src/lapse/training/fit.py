@@ -86,6 +86,7 @@ def fit(
 
     config = config or TrainConfig()
     folder = None if folder is None else Path(folder)
+    train, validation = model.conform(train), model.conform(validation)
     _check(model, train, validation)
     if restart and folder is not None:
         Checkpoints(folder).clear()
@@ -117,10 +118,11 @@ def evaluate(model: SequenceModel, sequences: Sequences, batch_size: int = 512) 
 
     Args:
         model: the model; it is left in the mode it was in.
-        sequences: sequences with targets.
+        sequences: sequences with targets; they are brought into the form of the training table first.
         batch_size: how many sequences go through the model at a time; it does not change the figures.
     """
     head, device = model.head, next(model.parameters()).device
+    sequences = model.conform(sequences)
     head.targets_of(sequences)
     scores = head.scores()
     was_training = model.training

@@ -36,7 +36,7 @@ def test_stratified_parts_have_the_same_share_of_each_class() -> None:
     for part in s.split_by_sequence((0.5, 0.3, 0.2), stratify=True):
         assert part.targets is not None
         assert abs(part.targets.mean() - 0.15) < 0.01
-    with pytest.raises(ValueError, match="stratify needs one class a sequence"):
+    with pytest.raises(ValueError, match="stratify needs one class per sequence"):
         Sequences.from_arrays([[0.0]] * 9, [[0.0]] * 9).split_by_sequence((0.5, 0.5), stratify=True)
 
 

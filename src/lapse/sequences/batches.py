@@ -106,13 +106,20 @@ def pad(s: Sequences, index: Array) -> Batch:
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Positions of the sequences of each batch: like lengths together, every sequence once an epoch.
+    """Positions of the sequences of each batch: similar lengths together, every sequence once per epoch.
 
-    The order is a function of `seed` and the epoch alone. A new pass is a new epoch; `set_epoch` jumps to
-    one, as Lightning does when it resumes. With several processes a batch has `batch_size` rows for each of them
-    and is dealt out row by row, so that together they do what one process does with the larger batch; in the last
-    batch a process may get fewer rows, or none. Without `shuffle` nothing is dealt out: that is for evaluation,
-    and every process then comes to the same figures.
+    Every pass is a new epoch; `set_epoch` jumps to one, as Lightning does when it resumes. With several processes a
+    batch has `batch_size` rows for each of them and is dealt out row by row, so that together they do what one process
+    does with the larger batch. In the last batch a process may get fewer rows, or none.
+
+    Args:
+        lengths: (S,), the number of events in each sequence.
+        batch_size: sequences per batch and process.
+        shuffle: whether the order is new in every epoch. Otherwise batches come in order of length and are not dealt
+            out, which is for evaluation: every process then comes to the same figures.
+        seed: decides the order of every epoch, together with the number of the epoch.
+        replicas: the number of processes; None asks `torch.distributed`.
+        rank: which of them this is.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lapse.sequences.ragged import Array, Sequences
-from lapse.sequences.units import NANOSECONDS
+from lapse.sequences.units import NANOSECONDS, nanoseconds_since_1970
 
 # A time that should lie on an edge, such as 3 bins of 0.1, may fall short of it by rounding. It belongs to the bin
 # that begins there.
@@ -60,9 +60,8 @@ def _phase(s: Sequences, size: float) -> float:
     """
     if s.origin is None or s.unit not in NANOSECONDS:
         return 0.0
-    since_epoch = np.array(s.origin, "datetime64[ns]").astype(np.int64)
     step = max(1, round(size * NANOSECONDS[s.unit]))
-    return float(since_epoch % step) / NANOSECONDS[s.unit]
+    return nanoseconds_since_1970(np.datetime64(s.origin)) % step / NANOSECONDS[s.unit]
 
 
 def _where_new(sequence: Array, number: Array) -> Array:

@@ -207,16 +207,22 @@ class Sequences:
     def load(cls, path: str | Path, *, verify: bool = True) -> Sequences:
         """Sequences saved by `save`, memory-mapped: only what is used is kept in memory.
 
-        The file is read once to compare it with the digest in it, so that a damaged file is refused and never
-        read wrongly. `verify=False` leaves that out, for files so large that reading them through takes too long:
-        opening is then instant, and a changed value goes unnoticed.
+        Args:
+            path: the file.
+            verify: whether to read the file once and compare it with the digest in it, so that a damaged file is
+                refused. Without that opening is instant, for files so large that reading them through takes too
+                long, and a changed value goes unnoticed.
         """
         from lapse.sequences.storage import load
 
         return load(path, verify)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file (safetensors, no pickle); the file appears whole or not at all."""
+        """Write everything to one file (safetensors, no pickle); the file appears whole or not at all.
+
+        Args:
+            path: the file.
+        """
         from lapse.sequences.storage import save
 
         save(self, path)
@@ -284,12 +290,22 @@ class Sequences:
         return 1.0 - np.count_nonzero(self.observed) / self.observed.size
 
     def take(self, index: Array) -> Sequences:
-        """The sequences at these positions, in this order."""
+        """The sequences at these positions, in this order.
+
+        Args:
+            index: (k,) positions.
+        """
         lengths = self.lengths[index]
         return self.gather(concatenated_ranges(self.offsets[:-1][index], lengths), lengths, index)
 
     def gather(self, rows: Array, lengths: Array, index: Array) -> Sequences:
-        """New sequences of these rows and lengths; the k-th has the id and target of sequence `index[k]`."""
+        """New sequences made of rows of these.
+
+        Args:
+            rows: the rows of all new sequences, end to end.
+            lengths: how many rows each new sequence has.
+            index: for each new sequence, the position of the one whose id, target and static features it has.
+        """
         rowwise = STEP_FIELDS + (("targets",) if self.per_step else ())
         changed: dict[str, Any] = {name: _picked(getattr(self, name), rows) for name in rowwise}
         changed |= {name: _picked(getattr(self, name), index) for name in SEQUENCE_FIELDS}
@@ -300,9 +316,12 @@ class Sequences:
     def split_by_sequence(
         self, fractions: Sequence[float] = (0.8, 0.1, 0.1), *, seed: int = 0, stratify: bool = False
     ) -> tuple[Sequences, ...]:
-        """Whole sequences dealt at random into parts of these fractions.
+        """Whole sequences dealt at random into parts.
 
-        With `stratify` every class has the same share in each part, as far as whole numbers allow.
+        Args:
+            fractions: the share of each part; together 1.
+            seed: decides who comes into which part.
+            stratify: whether every class has the same share in each part, as far as whole numbers allow.
         """
         from lapse.sequences.splits import by_sequence
 
@@ -311,24 +330,36 @@ class Sequences:
     def split_by_group(
         self, fractions: Sequence[float] = (0.8, 0.1, 0.1), *, seed: int = 0
     ) -> tuple[Sequences, ...]:
-        """Whole groups dealt at random: no group (a patient, a machine) is in two parts."""
+        """Whole groups dealt at random into parts: no group (a patient, a machine) is in two of them.
+
+        Args:
+            fractions: the share of each part, counted in groups; together 1.
+            seed: decides which group comes into which part.
+        """
         from lapse.sequences.splits import by_group
 
         return by_group(self, fractions, seed)
 
     def split_by_time(self, *at: Any) -> tuple[Sequences, ...]:
-        """Past, future: sequences that end before `at`, and those that start at or after it.
+        """The sequences that end before a time, and those that begin at or after it.
 
-        Sequences that cross a boundary are in no part, since they would show the past model its future. Times
-        are numbers in `unit`, or dates when the table had dates; a date without a time zone is one of the table's
-        own zone. `cut_at` cuts the crossing ones instead.
+        Sequences that cross a boundary are in no part, since they would show a model of the past its future. `cut_at`
+        cuts them instead.
+
+        Args:
+            at: one or more boundaries: numbers in `unit`, or dates if the table had dates. A date without a time zone
+                is one of the table's own zone.
         """
         from lapse.sequences.splits import by_time
 
         return by_time(self, at)
 
     def cut_at(self, at: Any) -> tuple[Sequences, Sequences]:
-        """The events before `at` and those from then on; the later piece remembers the gap across the cut."""
+        """The events before a time, and those from then on; the later piece remembers the gap across the cut.
+
+        Args:
+            at: a number in `unit`, or a date if the table had dates.
+        """
         from lapse.sequences.splits import cut
 
         return cut(self, at)
@@ -340,7 +371,8 @@ class Sequences:
         observed" where there was none. A bin without any event is left out: the gap to the next event tells of it.
         An event stands at the end of its bin, which is when its mean is known, and keeps the target of the last event
         in it where there is one target per step. Bins begin at multiples of the width: counted from time 0, or for
-        dates from the start of 1970, so that the bins of a sequence do not depend on the rest of the table.
+        dates from the start of 1970 (in UTC if they have a time zone), so that the bins of a sequence do not depend on
+        the rest of the table.
 
         Args:
             width: a number in the unit of these sequences, or a number with a unit: "1h", "30min", "7D".
@@ -361,16 +393,26 @@ class Sequences:
     ) -> DataLoader[Batch]:
         """A PyTorch `DataLoader` of padded `Batch`es, for a plain loop or for Lightning.
 
-        Sequences of like length share a batch, so that little is padded. With `shuffle` every pass over the
-        loader is a new epoch in a new order, which depends on `seed` and the epoch only. Without, batches
-        come in order of length; `Batch.index` says where each row belongs.
+        Sequences of similar length share a batch, so that little is padded.
+
+        Args:
+            batch_size: sequences per batch.
+            shuffle: whether every pass over the loader is a new epoch in a new order. Otherwise batches come in order
+                of length, and `Batch.index` says where each row belongs.
+            seed: decides the order of every epoch, together with the number of the epoch.
+            num_workers: processes that make batches; 0 makes them where they are used.
+            pin_memory: whether batches are put into page-locked memory, for a GPU.
         """
         from lapse.sequences.batches import loader
 
         return loader(self, batch_size, shuffle, seed, num_workers, pin_memory)
 
     def batch(self, index: ArrayLike) -> Batch:
-        """These sequences, padded to the longest of them, as tensors."""
+        """Some sequences as tensors, padded to the longest of them.
+
+        Args:
+            index: their positions.
+        """
         from lapse.sequences.batches import pad
 
         return pad(self, np.asarray(index, np.int64))

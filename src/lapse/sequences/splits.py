@@ -11,7 +11,7 @@ import numpy as np
 
 from lapse.extras import extra
 from lapse.sequences.ragged import Array, Sequences
-from lapse.sequences.units import NANOSECONDS
+from lapse.sequences.units import NANOSECONDS, nanoseconds_since_1970
 
 
 def by_sequence(s: Sequences, fractions: Sequence[float], seed: int, stratify: bool) -> tuple[Sequences, ...]:
@@ -90,7 +90,7 @@ def dealt(order: Array, fractions: Sequence[float], what: str) -> list[Array]:
 
 def _classes(s: Sequences) -> Array:
     if s.targets is None or s.per_step or s.targets.ndim != 1 or s.targets.dtype.kind != "i":
-        raise ValueError("stratify needs one class a sequence as target; split without it")
+        raise ValueError("stratify needs one class per sequence as target; split without it")
     return s.targets
 
 
@@ -112,7 +112,9 @@ def time_number(s: Sequences, moment: Any) -> float:
         return float(moment)
     if s.origin is None or s.unit not in NANOSECONDS:
         raise ValueError(f"these sequences have no dates, so the boundary must be a number, got {moment!r}")
-    since = _nanoseconds(_universal(moment, s.zone)) - _nanoseconds(np.datetime64(s.origin))
+    since = nanoseconds_since_1970(_universal(moment, s.zone)) - nanoseconds_since_1970(
+        np.datetime64(s.origin)
+    )
     return since / NANOSECONDS[s.unit]
 
 
@@ -131,8 +133,3 @@ def _universal(moment: Any, zone: str | None) -> np.datetime64:
         return universal
     except (TypeError, ValueError) as error:
         raise ValueError(f"a boundary must be a date or a number, got {moment!r}: {error}") from error
-
-
-def _nanoseconds(stamp: np.datetime64) -> int:
-    """Since 1970, as one of Python's integers, which have room for every date."""
-    return int(stamp.astype(np.int64)) * NANOSECONDS[np.datetime_data(stamp.dtype)[0]]

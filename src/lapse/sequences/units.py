@@ -1,5 +1,10 @@
-"""Units of time a table of dates can be counted in, in nanoseconds."""
+"""Units of time that dates can be counted in."""
 
+from __future__ import annotations
+
+import numpy as np
+
+# How many nanoseconds one of each is.
 NANOSECONDS = {
     "ns": 1,
     "us": 10**3,
@@ -10,3 +15,8 @@ NANOSECONDS = {
     "D": 86400 * 10**9,
     "W": 7 * 86400 * 10**9,
 }
+
+
+def nanoseconds_since_1970(date: np.datetime64) -> int:
+    """As one of Python's integers, which have room for every date."""
+    return int(date.astype(np.int64)) * NANOSECONDS[np.datetime_data(date.dtype)[0]]

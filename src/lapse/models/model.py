@@ -122,10 +122,9 @@ class SequenceModel(nn.Module):
         asked = self.schema.conform(dataclasses.replace(sequences, targets=None, per_step=False))
         output = self._outputs(asked, batch_size)
         ids = np.arange(len(sequences)) if sequences.ids is None else sequences.ids
-        _check_finite(output, ids if not self.head.per_step else np.repeat(ids, sequences.lengths))
-        if not self.head.per_step:
-            return Predictions(ids, None, self.head.predict(output))
-        return Predictions(np.repeat(ids, sequences.lengths), sequences.times, self.head.predict(output))
+        ids = np.repeat(ids, sequences.lengths) if self.head.per_step else ids
+        _check_finite(output, ids)
+        return Predictions(ids, sequences.times if self.head.per_step else None, self.head.predict(output))
 
     @torch.no_grad()
     def _outputs(self, conformed: Sequences, batch_size: int) -> Tensor:
@@ -133,12 +132,13 @@ class SequenceModel(nn.Module):
         device = next(self.parameters()).device
         rows = conformed.num_events if self.head.per_step else len(conformed)
         gathered: Tensor | None = None
-        with _evaluating(self):
+        with self.evaluating():
             for batch in conformed.batches(batch_size, shuffle=False):
-                output = self.head.outputs(self(batch.to(device)), batch.to(device)).cpu()
+                moved = batch.to(device)
+                output = self.head.outputs(self(moved), moved)
                 gathered = output.new_empty(rows, self.head.width) if gathered is None else gathered
-                gathered[self._places(conformed, batch)] = output
-        return torch.zeros(0, self.head.width) if gathered is None else gathered
+                gathered[self._places(conformed, batch).to(device)] = output
+        return torch.zeros(0, self.head.width, device=device) if gathered is None else gathered
 
     def _places(self, conformed: Sequences, batch: Batch) -> Tensor:
         """Where the outputs of a batch belong."""
@@ -146,6 +146,16 @@ class SequenceModel(nn.Module):
             return batch.index
         first = conformed.offsets[:-1][batch.index.numpy()]
         return torch.from_numpy(concatenated_ranges(first, batch.lengths.numpy()))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode, without dropout, for a while; afterwards the model is in the mode it was in."""
+        was_training = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(was_training)
 
     def save(self, folder: str | Path, *, card: str | None = None) -> None:
         """Write the model as a folder: `model.safetensors`, `config.json`, `card.md`.
@@ -223,16 +233,6 @@ def _compared(config: ModelConfig, schema: Schema, head: Head) -> list[int]:
     columns = [schema.inputs.index(name) for name in names]
     head.certain(torch.zeros(1, len(columns)))  # refuses what is not one feature per column of the target
     return columns
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def _check_finite(output: Tensor, ids: Any) -> None:

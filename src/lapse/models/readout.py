@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lapse.encoders import Observations
-from lapse.models.summaries import SUMMARIES_PER_FEATURE, last_observed, summaries
+from lapse.models.summaries import SUMMARIES_PER_FEATURE, summaries
 from lapse.sequences import Batch
 
 
@@ -97,3 +97,15 @@ class Present(nn.Module):
         if observed is not None:
             values = last_observed(torch.where(observed, values, fill), observed)
         return values.index_select(-1, self.columns)
+
+
+def last_observed(values: Tensor, observed: Tensor) -> Tensor:
+    """(B, T, F): at each event the latest observed value of each feature; before any, what the first event has.
+
+    Args:
+        values: (B, T, F).
+        observed: (B, T, F) bool.
+    """
+    steps = torch.arange(values.shape[1], device=values.device).view(1, -1, 1)
+    latest = torch.where(observed, steps, 0).cummax(1).values
+    return values.gather(1, latest)

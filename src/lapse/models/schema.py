@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -209,11 +209,9 @@ def _compare_names(block: _Block, columns: tuple[Column, ...], unused: tuple[str
     known = {column.name for column in columns} | set(unused)
     unknown = [name for name in block.names if name not in known]
     told = [f"unknown {block.kind} {_listed(unknown)} is not used"] if unknown else []
-    told += (
-        [f"{block.kind} {_listed(c.name for c in lacking)} is missing{_guess(lacking, unknown)}"]
-        if lacking
-        else []
-    )
+    if lacking:
+        names = _listed(column.name for column in lacking)
+        told.append(f"{block.kind} {names} is missing{_guess(lacking, unknown)}")
     if any(not column.optional for column in lacking):
         always = _listed(column.name for column in lacking if not column.optional)
         raise ValueError(f"{'; '.join(told)}; the model needs {always}, which training always had")
@@ -247,9 +245,8 @@ def _recoded(block: _Block, column: Column, words: tuple[str, ...], values: Arra
     """(rows,) the position of each word among those of training; -1 for what is not known."""
     assert column.words is not None
     position = {word: i for i, word in enumerate(column.words)}
-    lookup = np.array(
-        [*(position.get(word, -1) for word in words), -1]
-    )  # the last one stands for "not observed"
+    # The last entry stands for what was not observed.
+    lookup = np.array([*(position.get(word, -1) for word in words), -1])
     number = np.where(observed, values, -1).astype(np.int64)
     met = {words[i] for i in np.unique(number[observed])}
     if strange := sorted(met - set(column.words)):
@@ -273,7 +270,7 @@ def _tell_of_holes(block: _Block, columns: tuple[Column, ...]) -> None:
         )
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     named = [repr(name) for name in names]
     return ", ".join(named if len(named) <= 10 else [*named[:10], f"and {len(named) - 10} more"])
 

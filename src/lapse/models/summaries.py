@@ -24,18 +24,7 @@ def summaries(observations: Observations) -> Tensor:
     mean = values.masked_fill(~observed, 0.0).sum(1) / count.clamp(min=1)
     least = values.masked_fill(~observed, torch.inf).amin(1)
     largest = values.masked_fill(~observed, -torch.inf).amax(1)
-    last = last_observed(values, observed)[:, -1]
+    steps = torch.arange(values.shape[1], device=values.device).view(1, -1, 1)
+    last = values.gather(1, torch.where(observed, steps, 0).amax(1, keepdim=True)).squeeze(1)
     found = torch.stack([last, mean, least, largest], -1).masked_fill((count == 0).unsqueeze(-1), 0.0)
     return torch.cat([found.flatten(1), count.to(values.dtype).log1p()], -1)
-
-
-def last_observed(values: Tensor, observed: Tensor) -> Tensor:
-    """(B, T, F): at each event the latest observed value of each feature; before any, what the first event has.
-
-    Args:
-        values: (B, T, F).
-        observed: (B, T, F) bool.
-    """
-    steps = torch.arange(values.shape[1], device=values.device).view(1, -1, 1)
-    latest = torch.where(observed, steps, 0).cummax(1).values
-    return values.gather(1, latest)

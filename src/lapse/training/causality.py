@@ -29,13 +29,9 @@ class SeesTheFuture(ValueError):
 def check_causality(model: SequenceModel, sequences: Sequences) -> None:
     """Raise :class:`SeesTheFuture` if the model's answers change with inputs, gaps or lengths that come later."""
     batch = _sample(sequences).to(next(model.parameters()).device)
-    was_training = model.training
-    model.eval()
-    try:
+    with model.evaluating():
         for step in _steps_to_ask(batch):
             _check_up_to(model, batch, step)
-    finally:
-        model.train(was_training)
 
 
 def _sample(sequences: Sequences) -> Batch:

@@ -125,14 +125,10 @@ def evaluate(model: SequenceModel, sequences: Sequences, batch_size: int = 512) 
     sequences = model.conform(sequences)
     head.targets_of(sequences)
     scores = head.scores()
-    was_training = model.training
-    model.eval()
-    try:
+    with model.evaluating():
         for batch in sequences.batches(batch_size, shuffle=False):
             moved = batch.to(device)
             scores.add(head.outputs(model(moved), moved), head.targets(moved))
-    finally:
-        model.train(was_training)
     return scores.values()
 
 

@@ -1,0 +1,3 @@
+"""The sizes that the comparisons are made at, unless one says otherwise: those of the paper's bit-streams."""
+
+BATCH, STEPS, HIDDEN, INPUT = 256, 32, 64, 1

@@ -1,12 +1,14 @@
 """Imports follow the flow of the data: no arrow points backward."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import lapse
 
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(lapse.__file__).parent
 # A module may import those before it, and its own package. `lapse` itself gathers what is public, and may import
 # anything; importing it for its version is no arrow.
@@ -94,3 +96,19 @@ def test_a_backward_arrow_would_be_seen() -> None:
     assert backward("kernels", "from lapse import ODELSTM") == ["recurrent"]
     assert backward("kernels", "def f():\n    import lapse.study.local") == ["study"]
     assert backward("recurrent", "from lapse.recurrent.cell import Cell\nimport lapse") == []
+
+
+def told(page: str) -> list[list[str]]:
+    """The chains of names with arrows between them, `a` → `b` (explained) → `c`, in a text."""
+    words = re.sub(r"\([^()]*\)|`", "", (ROOT / page).read_text())
+    return [re.split(r"\s*→\s*", chain) for chain in re.findall(r"\w+(?:\s*→\s*\w+){3,}", words)]
+
+
+def test_the_design_page_tells_the_whole_flow() -> None:
+    assert told("docs/design.md") == [list(FLOW)]
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_readme_and_contributing_tell_the_same_flow(page: str) -> None:
+    (chain,) = told(page)
+    assert chain == [name for name in FLOW if name in chain]

@@ -343,6 +343,21 @@ def test_wrong_targets_and_tables_of_ids(convert: Any) -> None:
         read(broken(ward=["x", None, "x", None]), group="ward")
 
 
+def test_weights_and_the_names_of_targets(convert: Any) -> None:
+    def read(**columns: Any) -> Sequences:
+        return Sequences.from_frame(convert(broken(**columns)), **READ, target=["age", "height"], weight="w")
+
+    weighted = read(w=[2, 1, 2, 1], height=1.5)
+    assert weighted.weights is not None
+    assert weighted.weights.tolist() == [1, 2]
+    assert weighted[[1]].batch([0]).weights.tolist() == [2]
+    assert weighted.target_names == ("age", "height")
+    with pytest.raises(ValueError, match="the weight of id 'b' is -2"):
+        read(w=[-2, 1, -2, 1], height=1.5)
+    with pytest.raises(ValueError, match="every weight is 0"):
+        read(w=[0, 0, 0, 0], height=1.5)
+
+
 def test_a_target_that_is_null_is_not_known(convert: Any) -> None:
     def targets(**columns: Any) -> list[Any]:
         read = Sequences.from_frame(convert(broken(**columns)), **READ, target=list(columns))

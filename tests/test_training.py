@@ -1,5 +1,6 @@
 """Training: the same for the same seed, on one process or two, and it stops where numbers end."""
 
+import contextlib
 import os
 import socket
 import warnings
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from lapse import LengthBatches, Sequences, heads
-from lapse.heads import Head, Numbers
+from lapse.heads import Classes, Head, Numbers
 from lapse.models import Column, ModelConfig, Schema, SequenceModel
 from lapse.training import (
     DamagedCheckpoint,
@@ -318,6 +319,171 @@ def test_a_target_that_is_not_known_changes_nothing() -> None:
     known = data[~np.isnan(targets)]
     learner = asked(heads.for_data(known), known)
     assert evaluate(learner, data) == pytest.approx(evaluate(learner, known))
+
+
+# Options of training
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_averaged_weights_are_evaluated_and_kept(kind: Any, tmp_path: Path) -> None:
+    """The average is worked out again from the weights after every step."""
+
+    class Steps(L.Callback):
+        def __init__(self) -> None:
+            self.weights: list[dict[str, torch.Tensor]] = []
+
+        def on_train_batch_end(self, trainer: L.Trainer, learner: Any, *rest: Any) -> None:
+            named = learner.model.named_parameters()
+            self.weights.append({name: value.detach().clone() for name, value in named})
+
+    config = TrainConfig(epochs=4, batch_size=8, average=kind, restore_best=False, patience=None)
+    data, steps = sequences(41), Steps()
+    learner = model()
+    fitted = fit(learner, data, data, config, callbacks=[steps], progress=False)
+    count = len(steps.weights)
+    mean = weights(model())
+    for number, present in enumerate(steps.weights, 1):
+        tail = number - count * 3 // 4
+        share = {"ema": max(1e-3, 10 / (10 + number)), "swa": 1.0 if tail <= 0 else 1 / (tail + 1)}[kind]
+        mean = {name: mean[name] + share * (value - mean[name]) for name, value in present.items()}
+    for name, value in mean.items():
+        torch.testing.assert_close(weights(learner)[name], value)
+    last = evaluate(learner, data)
+    assert fitted.history[-1]["validation_mse"] == pytest.approx(last["mse"], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_averaging_is_resumed(kind: Any, tmp_path: Path) -> None:
+    class Interrupt(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *rest: Any) -> None:
+            if trainer.current_epoch == 3:
+                raise RuntimeError("interrupted")
+
+    config = TrainConfig(epochs=4, batch_size=8, average=kind, hide=0.3, restore_best=False)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        trained(config, folder=tmp_path, callbacks=[Interrupt()])
+    pieces, finished = trained(config, folder=tmp_path), trained(config, folder=tmp_path)
+    whole = weights(trained(config))
+    for learner in (pieces, finished):
+        assert all(torch.equal(whole[name], value) for name, value in weights(learner).items())
+
+
+def test_hidden_values_are_seen_by_no_step() -> None:
+    """What is hidden is drawn anew for every batch, is a share of what was observed, and costs no other draw."""
+    from lapse.training.learner import hidden
+
+    batch = sequences(41).batch(range(41))
+    torch.manual_seed(0)
+    seen = hidden(batch, 0.25)
+    assert seen.observed is not None
+    assert not seen.values[~seen.observed].any()
+    assert torch.equal(seen.values[seen.observed], batch.values[seen.observed])
+    assert 0.15 < 1 - float(seen.observed[batch.mask].float().mean()) < 0.35
+    again = hidden(seen, 0.25)
+    assert again.observed is not None
+    assert not (again.observed & ~seen.observed).any()
+    plain, hiding = (weights(trained(TrainConfig(epochs=1, hide=hide))) for hide in (0.0, 0.5))
+    assert not all(torch.equal(plain[name], value) for name, value in hiding.items())
+
+
+def test_two_small_batches_accumulated_make_the_step_of_one_large_one() -> None:
+    data = classes(np.tile([0, 1], 16))
+    results = []
+    for batch_size, accumulate in ((32, 1), (16, 2)):
+        learner = asked(heads.for_data(data), data)
+        config = TrainConfig(epochs=3, batch_size=batch_size, accumulate=accumulate)
+        fit(learner, data, data, config, progress=False)
+        results.append(weights(learner))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_balanced_classes_and_weighted_sequences_change_what_is_learned() -> None:
+    """Of indistinguishable sequences a model learns the shares of the classes, as they are weighed."""
+    targets = np.repeat([0, 1], [30, 10])
+    arguments: dict[str, Any] = {"targets": targets, "static": np.zeros((40, 1))}
+    values, times = [np.zeros((2, 1))] * 40, [np.arange(2.0)] * 40
+    data = Sequences.from_arrays(values, times, **arguments)
+    weighted = Sequences.from_arrays(values, times, **arguments, weights=np.where(targets == 1, 9.0, 1.0))
+    shares = {}
+    for name, train, balanced in (
+        ("plain", data, None),
+        ("balanced", data, "balanced"),
+        ("weighted", weighted, None),
+    ):
+        learner = asked(heads.for_data(train), train)
+        config: Any = TrainConfig(**OFTEN, class_weights=balanced)
+        fit(learner, train, train, config, progress=False)
+        with torch.no_grad():
+            shares[name] = float(learner(data.batch([0])).softmax(-1)[0, 1])
+    assert shares == pytest.approx({"plain": 0.25, "balanced": 0.5, "weighted": 90 / 120}, abs=0.02)
+
+
+OFTEN: dict[str, Any] = {
+    "epochs": 60,
+    "batch_size": 40,
+    "learning_rate": 0.05,
+    "patience": None,
+    "restore_best": False,
+}
+
+
+def test_class_weights_need_classes() -> None:
+    data = sequences(8)
+    with pytest.raises(ValueError, match="class weights need classes or labels"):
+        fit(model(), data, data, TrainConfig(class_weights="balanced"))
+
+
+@pytest.mark.parametrize("name", ["hide", "warmup"])
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_shares_are_at_least_0_and_below_1(name: str, share: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a share, at least 0 and below 1, got {share}"):
+        TrainConfig(**{name: share})
+
+
+# Expected ends
+
+
+def test_constant_features_and_constant_targets_end_well() -> None:
+    values, times = [np.full((3, 2), 7.0)] * 10, [np.arange(3.0)] * 10
+    data = Sequences.from_arrays(values, times, targets=np.full(10, 5.5))
+    learner = asked(heads.for_data(data), data)
+    fit(learner, data, data, TrainConfig(epochs=20, learning_rate=0.05), progress=False)
+    assert evaluate(learner, data)["mse"] < 0.01
+
+
+def test_a_single_class_ends_before_training() -> None:
+    data = classes([3] * 10)
+    with pytest.raises(ValueError, match=r"hold 1 class \(3\), expected at least two"):
+        heads.for_data(data)
+    # Where the classes are known beforehand, training on one of them is possible.
+    head = Classes(("no", "yes"), labels=(2, 3))
+    learner = asked(head, data)
+    fit(learner, data, data, TrainConfig(epochs=1), progress=False)
+    assert evaluate(learner, data)["accuracy"] == 100
+
+
+@pytest.mark.parametrize("name", ["ode-lstm", "ode-rnn", "ct-rnn", "gru-ode"])
+def test_stiff_fields_and_weights_grown_a_hundredfold_end_by_name_or_well(name: str) -> None:
+    """Whatever happens, no figure and no weight that is not finite is ever reported or kept."""
+    data = classes(np.tile([0, 1], 10))
+    for model_options in ({}, {"solver": "euler"}):
+        torch.manual_seed(0)
+        learner = SequenceModel.for_data(data, model=name, hidden_size=8, options=model_options)
+        with torch.no_grad():
+            for parameter in learner.parameters():
+                parameter.mul_(100)
+        with contextlib.suppress(NonFiniteError):
+            fitted = fit(learner, data, data, TrainConfig(epochs=2, batch_size=8), progress=False)
+            assert all(np.isfinite(list(row.values())).all() for row in fitted.history)
+        assert all(bool(torch.isfinite(parameter).all()) for parameter in learner.parameters())
+
+
+def test_a_poisoned_batch_ends_by_name() -> None:
+    data = sequences(20)
+    data.targets[3] = 1e38  # type: ignore[index]
+    with pytest.raises(NonFiniteError, match=r"loss is inf in epoch 0, batch \d+"):
+        fit(model(), data, sequences(5), progress=False)
 
 
 # The folder knows what it belongs to

@@ -11,7 +11,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+# `int | None` is the one, `Literal["a"] | None` the other.
+UNIONS = (UnionType, Union)
 
 
 def added(default: Any, *, before: Any) -> Any:
@@ -58,7 +61,7 @@ def check_types(config: Any) -> None:
 def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in UNIONS:
         return any(_fits(value, one) for one in get_args(kind))
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -70,7 +73,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _described(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in UNIONS:
         return " or ".join(map(_described, get_args(kind)))
     words = {
         int: "a whole number",

@@ -119,15 +119,16 @@ class Head(nn.Module, ABC):
     def measure(self, train: Sequences) -> None:
         """Take from the training split what the loss needs of it, such as the scale of the targets."""
 
-    def balance(self, train: Sequences) -> None:
-        """Weigh training so that rare classes count as much as common ones."""
-        raise ValueError(
-            f"class weights need classes or labels as targets; {type(self).__name__} has none. "
-            "Train without class_weights"
-        )
+    def balance(self, train: Sequences | None) -> None:
+        """Weigh training so that rare classes of `train` count as much as common ones; None weighs all the same."""
+        if train is not None:
+            raise ValueError(
+                f"class weights need classes or labels as targets, and {type(self).__name__} has none; train "
+                "without class_weights"
+            )
 
     def row_weights(self, values: Tensor, known: Tensor) -> Tensor:
-        """`weights` of `Targets` (M,): how much each prediction counts in training."""
+        """How much each prediction counts in training (M,), before the weight of its sequence."""
         return _rows_known(known).to(torch.float32)
 
     def persistence(self, sequences: Sequences) -> Tensor | None:
@@ -148,8 +149,11 @@ class Head(nn.Module, ABC):
         """The batch's targets, checked, one row per prediction, without padding."""
         if batch.targets is None:
             raise ValueError("these sequences carry no targets: give `target=` when they are built")
-        raw = batch.targets[batch.mask] if self.per_step else batch.targets
-        return self._targets(raw)
+        if not self.per_step:
+            return self._targets(batch.targets, batch.weights)
+        mask = batch.mask
+        weights = None if batch.weights is None else batch.weights[:, None].expand_as(mask)[mask]
+        return self._targets(batch.targets[mask], weights)
 
     def outputs(self, output: Tensor, batch: Batch) -> Tensor:
         """Raw outputs as rows (M, width), without padding, from a model's (B, width) or (B, T, width)."""
@@ -164,14 +168,18 @@ class Head(nn.Module, ABC):
                 f"the targets are one per {_place(sequences.per_step)}, but the model answers once per "
                 f"{_place(self.per_step)}; build one of them with per_step={sequences.per_step}"
             )
-        targets = self._targets(torch.tensor(sequences.targets))
+        weights = None if sequences.weights is None else torch.tensor(sequences.weights)
+        if weights is not None and self.per_step:
+            weights = weights.repeat_interleave(torch.tensor(sequences.lengths))
+        targets = self._targets(torch.tensor(sequences.targets), weights)
         if not bool(targets.known.any()):
             raise ValueError("no target of these sequences is known: every one is missing (NaN or null)")
         return targets
 
-    def _targets(self, raw: Tensor) -> Targets:
+    def _targets(self, raw: Tensor, weights: Tensor | None) -> Targets:
         values, known = self.encode(raw)
-        return Targets(values, known, self.row_weights(values, known))
+        own = self.row_weights(values, known)
+        return Targets(values, known, own if weights is None else own * weights)
 
     def loss(self, output: Tensor, targets: Targets) -> Tensor:
         """The weighted loss of each prediction (M,); its sum divided by the sum of the weights is minimised."""

@@ -142,11 +142,13 @@ class Classes(Head):
         best = np.array(self.names)[probabilities.argmax(1)]
         return {"prediction": best} | {f"p_{n}": probabilities[:, k] for k, n in enumerate(self.names)}
 
-    def balance(self, train: Sequences) -> None:
+    def balance(self, train: Sequences | None) -> None:
         """Weigh each class by the inverse of how often it occurs in training; the mean weight is 1."""
-        counts = self._counts(train)
-        weights = torch.where(counts > 0, counts.sum() / ((counts > 0).sum() * counts.clamp(min=1)), 1.0)
-        self.class_weights.copy_(weights)
+        self.class_weights.fill_(1.0)
+        if train is not None:
+            counts = self._counts(train)
+            found = counts > 0
+            self.class_weights[found] = (counts.sum() / (found.sum() * counts[found])).float()
 
     def trivial(self, train: Sequences) -> Tensor:
         """The log of each class's share of the training split."""

@@ -34,7 +34,8 @@ class ColumnHead(Head):
         """As many columns as the training targets have."""
         assert train.targets is not None, "targets are checked before a head is chosen"
         width = 1 if train.targets.ndim == 1 else train.targets.shape[1]
-        names = ("target",) if width == 1 else tuple(f"target {k}" for k in range(width))
+        numbered = ("target",) if width == 1 else tuple(f"target {k}" for k in range(width))
+        names = train.target_names or numbered
         found: dict[str, Any] = {"names": names, "per_step": train.per_step}
         head = cls(**(found | options))
         head.targets_of(train)

@@ -80,11 +80,13 @@ class Labels(ColumnHead):
             self.column_name(name): probabilities[:, k] > 0.5 for k, name in named
         }
 
-    def balance(self, train: Sequences) -> None:
+    def balance(self, train: Sequences | None) -> None:
         """Weigh each label so that given and not given count the same in total; the mean weight is 1."""
-        share = self._shares(train)
-        both = torch.stack([1 - share, share])
-        self.label_weights.copy_(torch.where((share > 0) & (share < 1), 0.5 / both, 1.0))
+        self.label_weights.fill_(1.0)
+        if train is not None:
+            share = self._shares(train)
+            both = torch.stack([1 - share, share])
+            self.label_weights.copy_(torch.where((share > 0) & (share < 1), 0.5 / both, 1.0))
 
     def trivial(self, train: Sequences) -> Tensor:
         """The log odds of each label's share of the training split."""

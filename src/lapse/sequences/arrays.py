@@ -34,6 +34,8 @@ def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
     values, observed = split_missing(rows.values if order is None else rows.values[order])
     if rows.targets is not None:
         rest |= {"targets": rows.targets if order is None else rows.targets[order], "per_step": True}
+    if rest.get("weights") is not None:
+        rest["weights"] = _weights(rest["weights"], ids)
     sequences = Sequences(
         values=values,
         times=rows.times if order is None else rows.times[order],
@@ -125,6 +127,18 @@ def _check_static(s: Sequences) -> None:
     )
 
 
+def _weights(weights: Array, ids: Array) -> Array:
+    """(S,) float32: finite, none negative, and at least one of them positive."""
+    numbers = as_float32(weights)
+    if (bad := np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))).size:
+        raise ValueError(
+            f"the weight of id {plain(ids[bad[0]])!r} is {weights[bad[0]]}, expected a finite number of at least 0"
+        )
+    if not numbers.any():
+        raise ValueError("every weight is 0, expected at least one sequence that counts")
+    return numbers
+
+
 def read_arrays(
     values: Sequence[ArrayLike],
     times: Sequence[ArrayLike],
@@ -134,6 +148,7 @@ def read_arrays(
     starts: ArrayLike | None,
     ids: ArrayLike | None,
     groups: ArrayLike | None,
+    weights: ArrayLike | None,
     features: Sequence[str],
     static_features: Sequence[str],
     unit: str | None,
@@ -160,6 +175,7 @@ def read_arrays(
         static_observed=known_mask,
         starts=None if starts is None else real_numbers(starts, "starts"),
         groups=None if groups is None else np.asarray(groups),
+        weights=None if weights is None else real_numbers(weights, "weights"),
         features=tuple(features),
         static_features=tuple(static_features) or _numbered(known),
         unit=unit,

@@ -32,6 +32,7 @@ class Batch:
         static_observed: (B, K) bool; None if every static value is known.
         index: (B,) int64, the position of each row in the `Sequences` that it came from.
         starts: (B,) float64, the absolute time at which the clock of each sequence started; None if that is 0.
+        weights: (B,) float32, how much each sequence counts in training; None if all count the same.
     """
 
     values: Tensor
@@ -43,6 +44,7 @@ class Batch:
     static_observed: Tensor | None
     index: Tensor
     starts: Tensor | None = None
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -102,6 +104,7 @@ def pad(s: Sequences, index: Array) -> Batch:
         static_observed=chosen(s.static_observed),
         index=torch.from_numpy(np.array(index)),
         starts=chosen(s.times[s.offsets[:-1]] if s.starts is None else s.starts),
+        weights=chosen(s.weights),
     )
 
 

@@ -26,6 +26,7 @@ def read_wide(
     per_step: bool,
     static: str | Sequence[str],
     group: str | None,
+    weight: str | None,
     per_id: Any,
     unit: str | None,
 ) -> Sequences:
@@ -37,13 +38,13 @@ def read_wide(
     columns, words = _read_values([table[name] for name in features])
     whole = _PerSequence(table, id, ids, sequence, per_id)
     rows = Rows(sequence, times, columns)
-    rest: dict[str, Any] = whole.others(statics, group)
+    rest: dict[str, Any] = whole.others(statics, group, weight)
     rest["categories"] |= words
     if per_step and targets:
         rows.targets, rest["classes"] = _target([table[name] for name in targets])
     elif targets:
         rest["targets"], rest["classes"] = whole.target(targets)
-    return assemble(rows, whole.ids, features=features, unit=unit, **dates, **rest)
+    return assemble(rows, whole.ids, features=features, target_names=targets, unit=unit, **dates, **rest)
 
 
 def read_long(
@@ -56,6 +57,7 @@ def read_long(
     target: str | None,
     static: str | Sequence[str],
     group: str | None,
+    weight: str | None,
     per_id: Any,
     unit: str | None,
 ) -> Sequences:
@@ -66,9 +68,10 @@ def read_long(
     features, column = _variables(table[variable], variables)
     rows = _pivot(sequence, times, column, number_column(table[value]), len(features))
     whole = _PerSequence(table, id, ids, sequence, per_id)
-    rest = whole.others(_names(static), group)
+    rest = whole.others(_names(static), group, weight)
     if target is not None:
         rest["targets"], rest["classes"] = whole.target((target,))
+        rest["target_names"] = (target,)
     return assemble(rows, whole.ids, features=features, unit=unit, **dates, **rest)
 
 
@@ -134,13 +137,15 @@ class _PerSequence:
     def target(self, names: tuple[str, ...]) -> tuple[Array, tuple[Any, ...] | None]:
         return _target([self.column(name) for name in names])
 
-    def others(self, statics: tuple[str, ...], group: str | None) -> dict[str, Any]:
+    def others(self, statics: tuple[str, ...], group: str | None, weight: str | None) -> dict[str, Any]:
         found: dict[str, Any] = {"static_features": statics, "categories": {}}
         if statics:
             table, found["categories"] = _read_values([self.column(name) for name in statics])
             found["static"], found["static_observed"] = split_missing(table)
         if group is not None:
             found["groups"] = self._groups(group)
+        if weight is not None:
+            found["weights"] = number_column(self.column(weight))
         return found
 
     def _groups(self, name: str) -> Array:

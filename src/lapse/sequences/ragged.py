@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 # The fields with one row per event, and those with one per sequence; `targets` belongs to one or the other.
 STEP_FIELDS = ("values", "times", "observed")
-SEQUENCE_FIELDS = ("ids", "groups", "starts", "static", "static_observed")
+SEQUENCE_FIELDS = ("ids", "groups", "weights", "starts", "static", "static_observed")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,11 +44,13 @@ class Sequences:
         starts: (S,) float64, the time at which the clock of each sequence started; None if that is its first event.
         ids: (S,), what the table called each sequence.
         groups: (S,), what must not be split over two parts, such as the patient of several stays.
+        weights: (S,) float32, how much each sequence counts in training; None if all count the same.
         features: the names of the F features.
         static_features: the names of the K static features.
         categories: for each feature or static feature that holds words, its words; the values are then positions
             in this tuple.
         classes: the label of each class index, if the table had words for targets.
+        target_names: what the table called the columns of its targets.
         unit: the unit of time, such as "h"; None if nobody said.
         origin: the date that is time 0, if the table had dates; in UTC if they had a time zone.
         zone: the time zone of the table's dates, in which `cut_at` reads a date.
@@ -65,10 +67,12 @@ class Sequences:
     starts: Array | None = None
     ids: Array | None = None
     groups: Array | None = None
+    weights: Array | None = None
     features: tuple[str, ...] = ()
     static_features: tuple[str, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: tuple[Any, ...] | None = None
+    target_names: tuple[str, ...] = ()
     unit: str | None = None
     origin: str | None = None
     zone: str | None = None
@@ -92,6 +96,7 @@ class Sequences:
         per_step: bool = False,
         static: str | Sequence[str] = (),
         group: str | None = None,
+        weight: str | None = None,
         per_id: Any = None,
         unit: str | None = None,
     ) -> Sequences:
@@ -110,8 +115,9 @@ class Sequences:
             per_step: whether every row has a target of its own; otherwise all rows of a sequence share one.
             static: columns that do not change within a sequence; numbers or words, null if not known.
             group: the column that says which sequences must stay together in a split.
-            per_id: a second table with one row per id, in which `target` (unless `per_step`), `static` and `group`
-                are looked up instead.
+            weight: the column that says how much each sequence counts in training.
+            per_id: a second table with one row per id, in which `target` (unless `per_step`), `static`, `group` and
+                `weight` are looked up instead.
             unit: the unit of time: "s", "min", "h", "D", ... Dates and durations are counted in it; for a column of
                 numbers it is the unit that they have.
 
@@ -123,7 +129,7 @@ class Sequences:
         with extra("tables"):
             from lapse.sequences.frames import read_wide
 
-        return read_wide(frame, id, time, values, target, per_step, static, group, per_id, unit)
+        return read_wide(frame, id, time, values, target, per_step, static, group, weight, per_id, unit)
 
     @classmethod
     def from_long(
@@ -138,6 +144,7 @@ class Sequences:
         target: str | None = None,
         static: str | Sequence[str] = (),
         group: str | None = None,
+        weight: str | None = None,
         per_id: Any = None,
         unit: str | None = None,
     ) -> Sequences:
@@ -158,13 +165,16 @@ class Sequences:
             target: the column to predict, one value per sequence.
             static: columns that do not change within a sequence.
             group: the column that says which sequences must stay together in a split.
-            per_id: a second table with one row per id, in which `target`, `static` and `group` are looked up.
+            weight: the column that says how much each sequence counts in training.
+            per_id: a second table with one row per id, in which `target`, `static`, `group` and `weight` are looked up.
             unit: the unit of time, as in `from_frame`.
         """
         with extra("tables"):
             from lapse.sequences.frames import read_long
 
-        return read_long(frame, id, time, variable, value, variables, target, static, group, per_id, unit)
+        return read_long(
+            frame, id, time, variable, value, variables, target, static, group, weight, per_id, unit
+        )
 
     @classmethod
     def from_arrays(
@@ -178,6 +188,7 @@ class Sequences:
         starts: ArrayLike | None = None,
         ids: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         features: Sequence[str] = (),
         static_features: Sequence[str] = (),
         unit: str | None = None,
@@ -193,6 +204,7 @@ class Sequences:
             starts: (S,), when the clock of each sequence started, if that is known to be before its first event.
             ids: (S,), a name per sequence; their numbers if not given.
             groups: (S,), which sequences must stay together in a split.
+            weights: (S,), how much each sequence counts in training.
             features: the names of the features.
             static_features: the names of the static features.
             unit: the unit of time.
@@ -200,7 +212,18 @@ class Sequences:
         from lapse.sequences.arrays import read_arrays
 
         return read_arrays(
-            values, times, targets, per_step, static, starts, ids, groups, features, static_features, unit
+            values,
+            times,
+            targets,
+            per_step,
+            static,
+            starts,
+            ids,
+            groups,
+            weights,
+            features,
+            static_features,
+            unit,
         )
 
     @classmethod

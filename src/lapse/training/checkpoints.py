@@ -23,7 +23,7 @@ from lapse.training.config import TrainConfig
 # These only decide when a training stops, so more of them may be asked for later.
 STOPPING = ("epochs", "patience")
 # What a model sees of sequences; their ids and names do not change its weights.
-SEEN = ("values", "times", "offsets", "observed", "targets", "static", "static_observed", "starts")
+SEEN = ("values", "times", "offsets", "observed", "targets", "static", "static_observed", "starts", "weights")
 
 
 class DamagedCheckpoint(RuntimeError):

@@ -88,6 +88,7 @@ def fit(
     folder = None if folder is None else Path(folder)
     train, validation = model.conform(train), model.conform(validation)
     _check(model, train, validation)
+    model.head.balance(train if config.class_weights else None)
     if restart and folder is not None:
         Checkpoints(folder).clear()
     belongs = None if folder is None else identity(model, train, validation, config)
@@ -106,8 +107,7 @@ def fit(
             )
     if record.best["value"] is None:
         raise NonFiniteError(f"{record.metric.name} was NaN on the validation split in every epoch")
-    if config.restore_best:
-        model.load_state_dict(record.best["weights"])
+    model.load_state_dict(record.best["weights"] if config.restore_best else learner.weights())
     model.eval()
     return Fitted(record.history, int(record.best["epoch"]), float(record.best["value"]))
 
@@ -154,6 +154,7 @@ def _trainer(config: TrainConfig, devices: int, nodes: int, callbacks: list[Any]
         num_nodes=nodes,
         strategy="ddp" if devices * nodes > 1 else "auto",
         gradient_clip_val=config.clip,
+        accumulate_grad_batches=config.accumulate,
         deterministic=True,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,  # LengthBatches deals to the processes itself

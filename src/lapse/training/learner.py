@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -13,6 +14,7 @@ from lapse.heads import NonFiniteError
 from lapse.models import SequenceModel
 from lapse.sequences import Batch
 from lapse.solvers import SolverError
+from lapse.training.averaging import evaluated_weights
 from lapse.training.config import TrainConfig
 from lapse.training.randomness import own_random
 
@@ -30,14 +32,19 @@ class Learner(L.LightningModule):
         self.model = model
         self.config = config
         self.scores = model.head.scores()
+        self._evaluated = evaluated_weights(config.average, model)
         self._total, self._weight, self._events = 0.0, 0.0, 0
 
     def configure_optimizers(self) -> Any:
         config = self.config
-        steps = max(1, int(self.trainer.estimated_stepping_batches))
-        optimizer = self._optimizer()
+        steps, optimizer = self._steps, self._optimizer()
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: config.rate_factor(step, steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    @property
+    def _steps(self) -> int:
+        """How many steps all epochs have."""
+        return max(1, int(self.trainer.estimated_stepping_batches))
 
     def _optimizer(self) -> torch.optim.Optimizer:
         settings: dict[str, Any] = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
@@ -55,7 +62,8 @@ class Learner(L.LightningModule):
             return self._nothing() / self._share(0.0)
         head = self.model.head
         with own_random(self.config.seed, self.current_epoch, index, self.global_rank):
-            output = self._predict(batch, index)
+            seen = hidden(batch, self.config.hide) if self.config.hide else batch
+            output = self._predict(seen, index)
         targets = head.targets(batch)
         # A sum can be averaged over processes, a mean cannot.
         total = head.loss(head.outputs(output, batch), targets).sum()
@@ -66,6 +74,20 @@ class Learner(L.LightningModule):
         self._weight += weight
         self._events += int(batch.lengths.sum())
         return total / self._share(weight)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._evaluated.update(self.global_step, self._steps)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the model's state as it is evaluated: with the average of the weights, if there is one."""
+        state = self.model.state_dict() | self._evaluated.mean
+        return {name: value.detach().clone() for name, value in state.items()}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["average"] = self._evaluated.state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._evaluated.load(checkpoint["average"])
 
     def _predict(self, batch: Batch, index: int) -> Tensor:
         try:
@@ -122,10 +144,26 @@ class Learner(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.scores = self.model.head.scores()
+        self._evaluated.swap()
 
     def validation_step(self, batch: Batch, index: int) -> None:
         head = self.model.head
         self.scores.add(head.outputs(self.model(batch), batch), head.targets(batch))
 
+    def on_validation_epoch_end(self) -> None:
+        self._evaluated.swap()
+
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch.to(device)
+
+
+def hidden(batch: Batch, share: float) -> Batch:
+    """The batch without some of its observed values, each left out with the same probability.
+
+    Args:
+        batch: the batch.
+        share: the probability.
+    """
+    kept = torch.rand(batch.values.shape, device=batch.values.device) >= share
+    observed = kept if batch.observed is None else batch.observed & kept
+    return dataclasses.replace(batch, values=batch.values * observed, observed=observed)

@@ -76,6 +76,7 @@ class Record(L.Callback):
                 "for; ask for at least as many, choose another folder, or start again there with restart=True"
             )
         learner.load_state_dict(newest.state["state_dict"])
+        learner.on_load_checkpoint(newest.state)
         self.write_metrics()
         return newest.path
 

@@ -37,10 +37,11 @@ test-sanitize: $(READY)  ## the kernels' tests under AddressSanitizer
 bench: $(READY)  ## speed against peers, as ratios in one run
 	$(BIN)/lapse bench
 
-check: $(READY)  ## format, lint, types, tests with coverage: what CI runs
+check: $(READY) .venv/.docs-ready  ## format, lint, types, docs, tests with coverage: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory docs
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term
 
 format: $(READY)  ## rewrite the sources in the project's format

@@ -246,7 +246,7 @@ def run(
 def run_without_test(
     config: RunConfig, root: str | Path, *, data_dir: str | Path | None = None, progress: bool = False
 ) -> Fitted:
-    """A run up to where the test split would be looked at; :func:`run` on the same folder does the rest.
+    """A run up to where the test split would be looked at; `run` on the same folder does the rest.
 
     For choosing between configs: what has not been computed cannot be chosen by.
     """
@@ -257,7 +257,7 @@ def run_without_test(
 
 @contextmanager
 def hold(folder: Path, patience: float = 0.5) -> Iterator[None]:
-    """The folder of a run for this process alone; :class:`RunBusy` if another one has it.
+    """The folder of a run for this process alone; `RunBusy` if another one has it.
 
     A study looks whether a folder is held by taking it for an instant: ``patience`` outlasts that.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,5 +105,4 @@ def data(
 
 def _first_line(text: str | None) -> str:
     """The first paragraph of a docstring, as plain text."""
-    line = " ".join((text or "").split("\n\n")[0].split())
-    return re.sub(r":class:`[\w.]*?(\w+)`", r"\1", line).replace("``", "")
+    return " ".join((text or "").split("\n\n")[0].split()).replace("`", "")

@@ -52,8 +52,9 @@ class Observations:
 class Features(NamedTuple):
     """What an encoder makes of B sequences.
 
-    steps            (B, T, D), the features after each event; None from an encoder that has none
-    final            (B, D), the features after the last event of each sequence
+    Attributes:
+        steps: (B, T, D), the features after each event; None from an encoder that has none.
+        final: (B, D), the features after the last event of each sequence.
     """
 
     steps: Tensor | None
@@ -64,15 +65,14 @@ class Encoder(nn.Module, ABC):
     """Events in, features out. A stack of cells is one kind, see `RecurrentEncoder`; a scan or attention are others.
 
     Whatever lies in the padding, and which other sequences are in the batch, must have no effect on the features of a
-    sequence. The constructor is called with the arguments below, by keyword; `options` of a `ModelConfig` come as
-    further keywords.
+    sequence. The constructor of a subclass is called with these arguments, by keyword; `options` of a `ModelConfig`
+    come as further keywords:
 
-    Args:
-        input_size: the number of features of an event.
-        hidden_size: the width of the encoder.
-        num_layers: how many of its layers are stacked.
-        missing: whether features may be missing; `Observations.observed` then says which were observed.
-        static_size: the width of `Observations.static`.
+    - `input_size`: the number of features of an event.
+    - `hidden_size`: the width of the encoder.
+    - `num_layers`: how many of its layers are stacked.
+    - `missing`: whether features may be missing; `Observations.observed` then says which were observed.
+    - `static_size`: the width of `Observations.static`.
 
     Attributes:
         takes_missing: whether missing features are treated by a rule of the encoder's own. An encoder without such a

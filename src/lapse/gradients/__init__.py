@@ -1,6 +1,6 @@
 """Gradient flow in continuous-time RNNs: the paper's theory made runnable, and a diagnostic for any model.
 
-``error_flow(model, batch)`` and :class:`ErrorFlowCallback` look at a model of yours; the rest shows what the theory
+``error_flow(model, batch)`` and `ErrorFlowCallback` look at a model of yours; the rest shows what the theory
 says about the models of the library. ``lapse gradients -o DIR`` draws all of it; docs/theory.md tells it in order.
 """
 

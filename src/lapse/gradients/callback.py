@@ -23,10 +23,17 @@ class ErrorFlowCallback(Callback):
     Every ``every_n_steps`` training steps, on the batch and the loss of that step, whatever they look like: the batch
     is run by the reference loop and its states are differentiated once more, so that such a step takes two to three
     times as long. Logged are ``error_flow/last`` and ``error_flow/first``, the median rows' |dL/ds| at their ends,
-    ``error_flow/ratio`` of the two and ``error_flow/factor``, the ratio as a factor a step. The warning
-    (:class:`ErrorFlowWarning`) comes once for each of the two troubles and says what to change. Example::
+    ``error_flow/ratio`` of the two and ``error_flow/factor``, the ratio as a factor per step. The warning
+    (`ErrorFlowWarning`) comes once for each of the two troubles and says what to change.
 
-        Trainer(callbacks=[ErrorFlowCallback(every_n_steps=100)])
+    ```python
+    Trainer(callbacks=[ErrorFlowCallback(every_n_steps=100)])
+    ```
+
+    Args:
+        every_n_steps: how many training steps lie between two measurements.
+        vanishing: the ratio of the first step's gradient to the last step's below which the gradient vanishes.
+        exploding: the ratio above which it explodes.
     """
 
     def __init__(self, every_n_steps: int = 100, *, vanishing: float = 1e-4, exploding: float = 1e4) -> None:

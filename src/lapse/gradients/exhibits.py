@@ -1,6 +1,6 @@
 """What ``lapse gradients`` shows: every experiment with its figure, its numbers and what they say.
 
-An exhibit is a function of :class:`Settings`; ``EXHIBITS`` is the list, in the order of docs/theory.md.
+An exhibit is a function of `Settings`; ``EXHIBITS`` is the list, in the order of docs/theory.md.
 """
 
 from __future__ import annotations

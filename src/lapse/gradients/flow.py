@@ -1,6 +1,6 @@
 """Error flow: how much of a loss's gradient arrives at each earlier state of a recurrent network.
 
-:func:`error_flow` is the short way. :class:`StateRecorder` is what it is made of, for a loss that is computed in a
+`error_flow` is the short way. `StateRecorder` is what it is made of, for a loss that is computed in a
 way of its own (a training loop, several layers, a loss at every step).
 """
 
@@ -210,15 +210,17 @@ def error_flow(
 ) -> ErrorFlow:
     """|dL/dh_t| over time, for any lapse layer or a model that holds some, trained or not.
 
+    ```python
+    flow = error_flow(lapse.ODELSTM(4, 64), {"input": x, "timespans": gaps, "lengths": lengths})
+    flow.by_lag()[:, 100]  # what is left after 100 steps, one number per row
+    ```
+
     Args:
-        batch: what ``model`` is called with: a mapping of keyword arguments, a tuple of positional ones, or the input.
-        loss: from the model's output to a scalar. Without one, the last output of each row of the last layer is
-            taken against a random unit vector (from ``generator``), so that the flow starts at 1.
-
-    Example::
-
-        flow = error_flow(lapse.ODELSTM(4, 64), {"input": x, "timespans": gaps, "lengths": lengths})
-        flow.by_lag()[:, 100]        # what is left after 100 steps, one number a row
+        model: a layer of lapse, or a module that holds some.
+        batch: what `model` is called with: a mapping of keyword arguments, a tuple of positional ones, or the input.
+        loss: from the model's output to a scalar. Without one, the product of the last output of each row with a
+            random unit vector is taken, so that the flow starts at 1.
+        generator: where the random unit vectors come from.
     """
     with StateRecorder(model) as recorder:
         output = _call(model, batch)

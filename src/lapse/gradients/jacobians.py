@@ -2,7 +2,7 @@
 
 Lemma 1 is one explicit Euler step. Lemma 2 is one Runge–Kutta step, and the paper prints it with the stages K_i as
 constants: dh'/dh = I + T Σ b_i J(K_i). The stages depend on h too, so that formula is not the derivative of the step
-except for Euler; :func:`runge_kutta_jacobian` differentiates through them, :func:`held_stages_jacobian` is as printed.
+except for Euler; `runge_kutta_jacobian` differentiates through them, `held_stages_jacobian` is as printed.
 """
 
 from __future__ import annotations

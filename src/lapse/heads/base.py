@@ -24,7 +24,7 @@ class NonFiniteError(RuntimeError):
 class Targets(NamedTuple):
     """The targets of M predictions, in the form that the head's loss takes.
 
-    Args:
+    Attributes:
         values: (M,) int64 for classes, (M, K) float for the other kinds; 0 where not known.
         known: bool of the same shape: where the table had a target.
         weights: (M,) float, how much each prediction counts in training; 0 where nothing is known.

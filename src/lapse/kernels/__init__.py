@@ -47,7 +47,7 @@ def kernels_of(cell: CellLike) -> tuple[Kernel, ...]:
 def unroll(
     cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
 ) -> tuple[Tensor, State]:
-    """Run ``cell`` along a batch; shapes as in :func:`lapse.kernels.reference.unroll`."""
+    """Run ``cell`` along a batch; shapes as in `lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
         return unroll_reference(cell, input, state, timespans, walk)
     choice = chosen_backend()

@@ -121,10 +121,10 @@ class AutonomousODELSTMCell(Cell):
 class ODELSTM(RNN):
     """ODE-LSTM: an LSTM's memory beside an output that follows an ODE (Lechner & Hasani, 2020).
 
-    Example::
-
-        layer = lapse.ODELSTM(input_size=4, hidden_size=64)
-        output, (h_n, c_n) = layer(x, timespans=gaps, lengths=lengths)
+    ```python
+    layer = lapse.ODELSTM(input_size=4, hidden_size=64)
+    output, (h_n, c_n) = layer(x, timespans=gaps, lengths=lengths)
+    ```
 
     Args:
         input_size: The number of features of an observation.

@@ -1,6 +1,6 @@
 """Light and dark: every colour of the page and its figures is a CSS variable with two values.
 
-Figures are drawn in the light colours of :mod:`lapse.palette`; on the page each of those becomes a variable, so
+Figures are drawn in the light colours of `lapse.palette`; on the page each of those becomes a variable, so
 that one drawing serves both themes.
 """
 

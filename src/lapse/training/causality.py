@@ -27,7 +27,7 @@ class SeesTheFuture(ValueError):
 
 
 def check_causality(model: SequenceModel, sequences: Sequences) -> None:
-    """Raise :class:`SeesTheFuture` if the model's answers change with inputs, gaps or lengths that come later."""
+    """Raise `SeesTheFuture` if the model's answers change with inputs, gaps or lengths that come later."""
     batch = _sample(sequences).to(next(model.parameters()).device)
     with model.evaluating():
         for step in _steps_to_ask(batch):

@@ -90,9 +90,9 @@ def test_a_list_that_is_not_ours_is_refused_by_name(tmp_path, content):
 
 
 def test_settings_name_the_models_there_are():
-    with pytest.raises(ValueError, match=r"models must be among ode-rnn, .* got elman"):
+    with pytest.raises(ValueError, match=r"model must be one of ode-rnn, .* got 'elman'"):
         Settings(("elman",))
-    with pytest.raises(ValueError, match="got none"):
+    with pytest.raises(ValueError, match="name at least one model"):
         Settings(())
     with pytest.raises(ValueError, match="lags must be at least 2"):
         Settings(lags=1)

@@ -1,5 +1,6 @@
-"""What is not part of lapse is used like what is: a task and a head, each in one file, by their reference."""
+"""What is not part of lapse is used like what is: a task, a head and a model, each in one file, by their reference."""
 
+import csv
 import json
 import os
 import shutil
@@ -8,20 +9,30 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from lapse import heads
+from example_runs import write_run
+from lapse import backend, heads
+from lapse.gradients.exhibits import Settings, error_flows
+from lapse.models import registry
 from lapse.references import resolve
+from lapse.report.collection import Collection
+from lapse.report.page import report
+from lapse.report.tables import build_tables
+from lapse.runs import RunConfig
 from lapse.study.grid import Grid, which_of
 from lapse.tasks import find
+from lapse.tune import space_for
 
-TOY = Path(__file__).parent / "toy_counts.py"
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds nothing but the file, and that Python does not search by itself."""
+    """A folder that holds nothing but these files, and that Python does not search by itself."""
     folder = tmp_path_factory.mktemp("outside")
-    shutil.copy(TOY, folder / "my_counts.py")
+    shutil.copy(TESTS / "toy_counts.py", folder / "my_counts.py")
+    shutil.copy(TESTS / "toy_model.py", folder / "my_model.py")
     return folder
 
 
@@ -54,6 +65,65 @@ def test_a_task_and_a_head_of_the_users_own_from_the_command_line(folder: Path) 
     assert table.count(name) >= 3
     lapse(folder, "report", "runs", "-o", "page.html", path=str(folder))
     assert name in (folder / "page.html").read_text()
+
+
+def test_a_model_of_the_users_own_from_the_command_line(folder: Path) -> None:
+    name, task = "my_model:Drift", "my_counts:TASK"
+    settings = ("--set", "train.epochs=2", "--set", "hidden_size=4", "--set", "size=40")
+    pace = ("--set", "pace=0.25")
+    trained = json.loads(lapse(folder, "train", task, "--model", name, *settings, *pace, "-o", "models"))
+    assert trained["config"]["model_options"] == {"pace": 0.25}
+    assert (folder / trained["folder"]).parts[-3:-1] == ("my_counts.TASK", "my_model.Drift")
+    grid = ("--tasks", task, "--models", f"{name},lstm", "--seeds", "1", "--workers", "2")
+    own = ("--set", f"{name}:pace=0.75")
+    assert "2 of 2 runs are done" in lapse(folder, "study", *grid, *settings, *own, "-o", "models")
+    table = lapse(folder, "table", "models", "--format", "csv", path=str(folder))
+    assert {row["model"] for row in csv.DictReader(table.splitlines())} >= {name, "lstm"}
+    assert "pace=0.75" in table
+    lapse(folder, "report", "models", "-o", "models.html", path=str(folder))
+    page = (folder / "models.html").read_text()
+    assert "Drift of my own" in page
+    assert "var(--m-my_5f_model_3a_Drift)" in page
+
+
+def test_tables_and_pages_of_a_model_that_is_not_installed_here(tmp_path: Path) -> None:
+    """Results outlive the code: where the module is not found, the model goes by its name."""
+    write_run(tmp_path, RunConfig("mini-digits", "elsewhere.models:Lost"), 90.0)
+    write_run(tmp_path, RunConfig("mini-digits", "lstm"), 80.0)
+    (table,) = build_tables(Collection.read(tmp_path))
+    assert [row.name for row in table.models] == ["elsewhere.models:Lost", "lstm"]
+    page = report(tmp_path)
+    assert "Lost" in page
+    assert "var(--m-elsewhere_2e_models_3a_Lost)" in page
+
+
+def test_a_model_of_the_users_own_in_figures_tuning_and_theory() -> None:
+    name = "toy_model:Drift"
+    assert registry.label_of(name) == "Drift of my own"
+    assert registry.look_of(name) == registry.look_of(name) != registry.look_of("toy_model:Drifter")
+    assert "form" not in space_for(name)
+    assert registry.default_options(name) == {"pace": 0.5}
+    shown = [exhibit.name for exhibit in error_flows(Settings((name, "lstm"), lags=4, hidden_size=4, rows=2))]
+    assert shown == ["error-flow", "error-flow-gaps"]
+
+
+def test_a_model_that_is_none_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match=r"expected a subclass of lapse\.RNN"):
+        registry.find("toy_model:DriftCell")
+    with pytest.raises(ValueError, match=r"model must be one of .*, or package\.module:Class, got 'drift'"):
+        registry.find("drift")
+
+
+def test_a_setting_of_its_own_is_noticed_by_the_fused_loop() -> None:
+    """A program that was written for another value of the setting would be silently wrong."""
+    torch.manual_seed(0)
+    layer, x = resolve("toy_model:Drift")(2, 4), torch.randn(3, 5, 2)
+    layer(x)
+    layer.cells[0].pace = 2.0
+    with backend("reference"):
+        expected, _ = layer(x)
+    with backend("fused"):
+        torch.testing.assert_close(layer(x)[0], expected)
 
 
 def test_a_reference_that_leads_nowhere_is_a_usage_error(folder: Path) -> None:

@@ -22,9 +22,8 @@ ELEVEN = {
 }
 
 
-def test_the_registry_is_the_papers_table():
-    assert lapse.MODELS == ELEVEN
-    assert list(lapse.MODELS) == list(ELEVEN)
+def test_the_registry_begins_with_the_papers_table():
+    assert list(lapse.MODELS.items())[: len(ELEVEN)] == list(ELEVEN.items())
 
 
 def test_import_is_light():

@@ -78,7 +78,7 @@ def test_curves_that_are_gone_are_not_drawn(tmp_path: Path) -> None:
 def test_settings_of_one_model_share_its_colour_and_differ_in_dash(tmp_path: Path) -> None:
     config = RunConfig("xor-event", "ode-lstm")
     write_seeds(tmp_path, config, 98.0, 99.0)
-    write_seeds(tmp_path, replace(config, model_options={"form": "autonomous"}), 97.0, 98.0)
+    write_seeds(tmp_path, replace(config, model_options={"form": "driven"}), 97.0, 98.0)
     table = table_of(tmp_path)
     assert figures.variants(table) == [0, 1]
     assert theme.model_dash("ode-lstm", 0) != theme.model_dash("ode-lstm", 1)

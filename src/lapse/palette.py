@@ -8,6 +8,8 @@ told by its colour alone. This module imports nothing of lapse, and matplotlib o
 
 from __future__ import annotations
 
+import colorsys
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +35,21 @@ class Look:
     colour: str
     dark: str
     dash: Any
+
+
+def look_from(name: str) -> Look:
+    """A look for a model that brings none: always the same for the same name.
+
+    Args:
+        name: The name of the model.
+    """
+    digest = hashlib.sha256(name.encode()).digest()
+    light, dark = (colorsys.hls_to_rgb(digest[0] / 256, level, 0.5) for level in (0.38, 0.7))
+    return Look(_hexadecimal(light), _hexadecimal(dark), (SOLID, DASHED, DOTTED)[digest[1] % 3])
+
+
+def _hexadecimal(colour: tuple[float, float, float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
 
 
 # For curves that are not models (a tolerance, a bias, a regime): Tol's "bright", again safe, in this order.

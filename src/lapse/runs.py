@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 import lapse
 from lapse.models import ModelConfig, Schema, SequenceModel
-from lapse.models.registry import find, spelled_out, stored_options
+from lapse.models.registry import declared, spelled_out, stored_options
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import added, check_types, with_absent_fields, without_absent_fields
 from lapse.tasks import Splits, Task
@@ -156,7 +156,7 @@ def paper_config(task: Task, model: str, seed: int = 0) -> RunConfig:
         schedule="constant",
         warmup=0.0,
     )
-    options = dict(find(model).paper_options)
+    options = dict(declared(model, "paper_options", {}))
     return RunConfig(task.name, model, "paper", task.paper.hidden_size, model_options=options, train=train)
 
 

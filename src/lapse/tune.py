@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.extras import extra
-from lapse.models.registry import find
+from lapse.models.registry import declared
 from lapse.runs import RunBusy, RunConfig, hold, run_without_test
 from lapse.solvers import SolverError
 from lapse.tasks import find as find_task
@@ -57,7 +57,7 @@ def space_for(model: str) -> Space:
         "hidden_size": Choice((32, 64, 128)),
         "train.median_gap": Choice((True, False)),
     }
-    forms = find(model).forms
+    forms = declared(model, "forms", {})
     return space | {"form": Choice(tuple(forms))} if forms else space
 
 

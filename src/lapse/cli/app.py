@@ -24,7 +24,9 @@ app = typer.Typer(
 TaskName = Annotated[
     str, typer.Argument(help="A task of `lapse list`, or package.module:NAME.", metavar="TASK")
 ]
-ModelName = Annotated[str, typer.Option("--model", "-m", help="A model: see `lapse list`.")]
+ModelName = Annotated[
+    str, typer.Option("--model", "-m", help="A model of `lapse list`, or package.module:Class.")
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Look here first; then in $LAPSE_DATA, the cache, the web.")
 ]

@@ -102,11 +102,11 @@ def gradients(
     """
     from lapse.gradients.exhibits import Settings
     from lapse.gradients.gallery import run, write, write_index
-    from lapse.models import MODELS
+    from lapse.models.registry import MODELS, find_layer
 
     chosen = tuple(MODELS) if models == "all" else tuple(name.strip() for name in models.split(","))
     for name in chosen:
-        known("--models", name, MODELS)
+        known("--models", name, MODELS, find_layer)
     try:
         settings = Settings(chosen, lags, hidden_size, seed=seed)
     except ValueError as error:

@@ -190,12 +190,12 @@ def _names(text: str) -> list[str]:
 
 def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[str]) -> Any:
     """A run's config from what the command line says; every word of it checked."""
-    from lapse import MODELS
+    from lapse.models import registry
     from lapse.runs import PRESETS
     from lapse.tasks import TASKS, find
 
     known("TASK", task, TASKS, find)
-    known("--model", model, MODELS)
+    known("--model", model, registry.MODELS, registry.find)
     known("--preset", preset, PRESETS)
     try:
         config = PRESETS[preset](find(task), model, seed)

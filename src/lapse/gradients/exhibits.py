@@ -29,7 +29,7 @@ from lapse.gradients.theorems import (
     memory_start,
     refinement,
 )
-from lapse.models import MODELS
+from lapse.models.registry import MODELS, find_layer
 from lapse.recurrent import Cell
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, FixedStep
 
@@ -53,9 +53,10 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        unknown = [model for model in self.models if model not in MODELS]
-        if unknown or not self.models:
-            raise ValueError(f"models must be among {', '.join(MODELS)}, got {', '.join(unknown) or 'none'}")
+        if not self.models:
+            raise ValueError("name at least one model")
+        for model in self.models:
+            find_layer(model)
         if self.lags < 2:
             raise ValueError(f"lags must be at least 2, got {self.lags}")
 

@@ -191,8 +191,9 @@ def make_layer(model: str, input_size: int, hidden_size: int, *, seed: int = 0) 
         hidden_size: The number of hidden units.
         seed: Decides the weights.
     """
-    make: Callable[..., RNN] = registry.find(model)  # every entry brings its own cell
-    form = {name: value for name, value in registry.find(model).paper_options.items() if name == "form"}
+    layer = registry.find_layer(model)
+    make: Callable[..., RNN] = layer  # every entry brings its own cell
+    form = {name: value for name, value in layer.paper_options.items() if name == "form"}
     torch.manual_seed(seed)
     return make(input_size, hidden_size, **form).double()
 

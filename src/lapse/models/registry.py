@@ -1,18 +1,20 @@
-"""The models by name."""
+"""The models by name, and what their classes declare about themselves."""
 
 from __future__ import annotations
 
-import colorsys
-import hashlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from lapse import recurrent
-from lapse.palette import DASHED, DOTTED, SOLID, Look
+from lapse.encoders import Encoder
+from lapse.palette import Look, look_from
+from lapse.references import is_reference, resolve
+
+Model = type[recurrent.RNN] | type[Encoder]
 
 # The eleven of the paper's tables, in their order; ours last.
-MODELS: dict[str, type[recurrent.RNN]] = {
+MODELS: dict[str, Model] = {
     "ode-rnn": recurrent.ODERNN,
     "ct-rnn": recurrent.CTRNN,
     "lstm": recurrent.AugmentedLSTM,
@@ -27,21 +29,57 @@ MODELS: dict[str, type[recurrent.RNN]] = {
 }
 
 
-def find(name: str) -> type[recurrent.RNN]:
-    """The layer of a model.
+def find(name: str) -> Model:
+    """The layer or encoder of a model; ValueError if there is none.
 
     Args:
-        name: Its name in `MODELS`.
+        name: Its name in `MODELS`, or `package.module:Class` for one outside lapse.
     """
-    if name not in MODELS:
-        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
-    return MODELS[name]
+    if name in MODELS:
+        return MODELS[name]
+    if not is_reference(name):
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, or package.module:Class, got {name!r}")
+    found = resolve(name)
+    if not (isinstance(found, type) and issubclass(found, recurrent.RNN | Encoder)):
+        raise ValueError(f"{name!r} is {found!r}, expected a subclass of lapse.RNN or lapse.encoders.Encoder")
+    return found
+
+
+def find_layer(name: str) -> type[recurrent.RNN]:
+    """The recurrent layer of a model, for what looks into its cells; ValueError for any other encoder.
+
+    Args:
+        name: The name of the model, as `find` takes it.
+    """
+    found = find(name)
+    if not issubclass(found, recurrent.RNN):
+        raise ValueError(f"{name!r} is no recurrent layer, so it has no cells to look into")
+    return found
+
+
+def declared(name: str, attribute: str, default: Any) -> Any:
+    """What the class of a model declares about itself, or `default`.
+
+    A model outside lapse need not be importable where its results are read: it then declares nothing.
+
+    Args:
+        name: The name of the model, as `find` takes it.
+        attribute: The name of the class attribute.
+        default: Its value if the class has none.
+    """
+    try:
+        return getattr(find(name), attribute, default)
+    except ValueError:
+        if not is_reference(name):
+            raise
+        return default
 
 
 def default_options(name: str) -> dict[str, Any]:
     """The options of a model's constructor with their defaults, sizes and the options of every layer left out."""
-    parameters = inspect.signature(find(name)).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    constructor = declared(name, "__init__", lambda self: None)
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
 def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +89,7 @@ def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         name: The name of the model.
         options: The options as the caller gave them.
     """
-    past, defaults = find(name).past_options, default_options(name)
+    past, defaults = declared(name, "past_options", {}), default_options(name)
     return {option: defaults[option] for option in past} | dict(options)
 
 
@@ -62,28 +100,22 @@ def stored_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         name: The name of the model.
         options: The options as they are stored.
     """
-    return {**find(name).past_options, **options}
+    return {**declared(name, "past_options", {}), **options}
 
 
 def label_of(name: str) -> str:
     """What a model is called in tables and figures: its class's own `label`, or the name of the class."""
-    layer = find(name)
-    label: str = vars(layer).get("label", layer.__name__)
+    label: str = _own(name).get("label", name.rpartition(":")[2])
     return label
 
 
 def look_of(name: str) -> Look:
     """How a model is drawn: its class's own `look`, or one that follows from its name."""
-    look: Look = vars(find(name)).get("look") or _look_from(name)
+    look: Look = _own(name).get("look") or look_from(name)
     return look
 
 
-def _look_from(name: str) -> Look:
-    """A look that is always the same for the same name."""
-    digest = hashlib.sha256(name.encode()).digest()
-    light, dark = (_hexadecimal(colorsys.hls_to_rgb(digest[0] / 256, level, 0.5)) for level in (0.38, 0.7))
-    return Look(light, dark, (SOLID, DASHED, DOTTED)[digest[1] % 3])
-
-
-def _hexadecimal(colour: tuple[float, float, float]) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+def _own(name: str) -> Mapping[str, Any]:
+    """What the very class of a model declares: a subclass that looked like its parent could not be told from it."""
+    attributes: Mapping[str, Any] = declared(name, "__dict__", {})
+    return attributes

@@ -126,7 +126,7 @@ def _state_of(folder: Path) -> tuple[str, Result | None]:
 
 
 def _task_of(folder: Path) -> str:
-    """A run's folder is ``task/model/run``: see `lapse.runs.RunConfig.folder`."""
+    """The folder of a run's task: a run is kept in `task/model/run`, see `lapse.runs.RunConfig.folder`."""
     return folder.parts[-3] if len(folder.parts) >= 3 else ""
 
 

@@ -90,7 +90,7 @@ def learning_curves(table: Table) -> Figure:
             caption += (
                 f" Dotted, grey: the baseline '{row.name}' on the test split, {table.figure(row.mean)}."
             )
-        return _finished(canvas, f"Learning curves, {table.title}", "Learning curves", caption)
+        return _finished(canvas, f"Learning curves, {table.title}", "Learning curves", caption, table)
 
 
 def _curve(axes: Axes, group: Group, variant: int, column: str) -> None:
@@ -133,7 +133,7 @@ def score_against_cost(table: Table) -> Figure:
         if any(row.std for row in table.models):
             caption += " Bars: one standard deviation."
         return _finished(
-            canvas, f"Test {table.metric} against cost, {table.title}", "Score against cost", caption
+            canvas, f"Test {table.metric} against cost, {table.title}", "Score against cost", caption, table
         )
 
 
@@ -218,7 +218,7 @@ def _bars(axes: Axes, gaps: Array) -> None:
     # The middle 98 % decide: one gap of a microsecond among many of a second is no reason for a logarithm.
     low, high = np.quantile(gaps, (0.01, 0.99))
     wide = low > 0 and high / low > 100
-    look: Any = {"color": theme.model_colour("gru-ode"), "alpha": 0.85}
+    look: Any = {"color": theme.DATA, "alpha": 0.85}
     if len(values) <= MOST_BARS and not wide:
         step = np.diff(values).min() if len(values) > 1 else 1.0
         axes.bar(values, 100 * counts / counts.sum(), width=0.8 * step, **look)
@@ -246,7 +246,7 @@ def example_sequence(task: Task, train: Sequences) -> Figure:
 def _events(axes: Axes, one: Sequences, feature: int) -> None:
     seen = slice(None) if one.observed is None else one.observed[:DRAWN_EVENTS, feature]
     times, values = one.times[:DRAWN_EVENTS][seen], one.values[:DRAWN_EVENTS, feature][seen]
-    colour = theme.model_colour("gru-ode")
+    colour = theme.DATA
     if len(np.unique(values)) <= 2:
         _held(axes, one, times, values)
     else:
@@ -262,7 +262,7 @@ def _events(axes: Axes, one: Sequences, feature: int) -> None:
 def _held(axes: Axes, one: Sequences, times: Array, values: Array) -> None:
     """A value of two as the level that ends with its event: what an event coding stands for."""
     start = times[0] if one.starts is None else one.starts[0]
-    colour = theme.model_colour("gru-ode")
+    colour = theme.DATA
     edges = np.concatenate([[start], times])
     axes.stairs(values, edges, fill=True, color=colour, alpha=0.18)
     axes.stairs(values, edges, color=colour, linewidth=0.8)
@@ -331,8 +331,11 @@ def _canvas(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
         yield canvas, canvas.subplots(rows, sharex=True)
 
 
-def _finished(canvas: Canvas, description: str, title: str, caption: str) -> Figure:
+def _finished(
+    canvas: Canvas, description: str, title: str, caption: str, table: Table | None = None
+) -> Figure:
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None})
     described = html.escape(f"{description}. {caption}", quote=True)
-    return Figure(title, caption, theme.inline_svg(buffer.getvalue(), described))
+    models = [row.name for row in table.models] if table else []
+    return Figure(title, caption, theme.inline_svg(buffer.getvalue(), described, models))

@@ -124,14 +124,15 @@ def render(
         formats=formats, display_name=display_name, swatches=swatches, config_text=config_text
     )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
+    models = sorted({row.name for section in sections for row in section.table.models})
     return environment.get_template("page.html.jinja").render(
         collection=collection,
         sections=sections,
         plates=plates,
         remarks=[collection.left_out(), *remarks],
-        theme=theme.css(),
+        theme=theme.css(models),
         version=lapse.__version__,
-        models=sorted({row.name for section in sections for row in section.table.models}),
+        models=models,
     )
 
 

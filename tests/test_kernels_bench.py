@@ -35,7 +35,7 @@ def test_the_command_writes_a_table_and_json(tmp_path: Path) -> None:
         "lstm: nn.LSTM",
         "one event: reference",
     ]
-    assert result["settings"] == {"repeats": 1, "threads": 1}
+    assert result["settings"] == {"repeats": 1, "threads": 1, "models": []}
 
 
 def test_the_help_names_the_sections() -> None:
@@ -54,6 +54,27 @@ def test_sections_run() -> None:
     lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
     assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 2 + 2
     assert all(one.ratio > 0 for one in lines)
+
+
+def test_models_of_ones_own_are_compared() -> None:
+    """With a program the fused loop is compared with the reference loop, without one the layer with `nn.LSTM`."""
+    done = CliRunner().invoke(
+        app,
+        [
+            "bench",
+            "--only",
+            "reference",
+            "--repeats",
+            "1",
+            "-m",
+            "toy_model:Drift",
+            "-m",
+            "toy_model:SlowDrift",
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    assert "| toy_model:Drift: reference |" in done.stdout
+    assert "| toy_model:SlowDrift: nn.LSTM |" in done.stdout
 
 
 @pytest.mark.slow

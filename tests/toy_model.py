@@ -51,3 +51,16 @@ class Drift(RNN):
     ) -> None:
         cell = partial(DriftCell, pace=pace)
         super().__init__(input_size, hidden_size, num_layers, cell=cell, **options)
+
+
+class SlowDriftCell(DriftCell):
+    """A subclass: it inherits the program, which is not for it, so that the reference loop runs it."""
+
+
+class SlowDrift(RNN):
+    """A layer of `SlowDriftCell`, without anything of its own."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Unpack[LayerOptions]
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, cell=SlowDriftCell, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,30 +12,43 @@ import lapse
 from lapse.bench import sizes
 from lapse.bench.race import Line, Settings, line
 from lapse.bench.work import agree, data, driven_ode_lstm, step_of, training_step
-from lapse.models import MODELS
+from lapse.kernels.prepared import has_program
+from lapse.models import registry
 
 
-def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Every model in each of its forms, and with the solver that the paper gives it: model and options by name."""
-    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for name, layer in MODELS.items():
+def variants(models: Sequence[str] = ()) -> dict[str, tuple[type[lapse.RNN], Mapping[str, Any]]]:
+    """Models in each of their forms, and with the solver that the paper gives them: class and options by name.
+
+    Args:
+        models: The names of the models; all recurrent ones of the registry if empty.
+    """
+    found: dict[str, tuple[type[lapse.RNN], Mapping[str, Any]]] = {}
+    for name in models or registry.layers():
+        layer = registry.find_layer(name)
         for form in layer.forms or ("",):
             options = {"form": form} if form else {}
-            found[f"{name} {form}".strip()] = name, options
+            found[f"{name} {form}".strip()] = layer, options
         if solver := layer.paper_options.get("solver"):
             label = " ".join(word for word in (name, layer.paper_options.get("form"), solver) if word)
-            found[label] = name, dict(layer.paper_options)
+            found[label] = layer, dict(layer.paper_options)
     return found
 
 
 def against_reference(s: Settings) -> Iterator[Line]:
-    """Every fused cell against our own reference loop."""
+    """Every fused cell against our own reference loop; a cell without a program against `nn.LSTM`."""
     x, spans = data()
-    for name, (model, options) in variants().items():
-        layer = MODELS[model](sizes.INPUT, sizes.HIDDEN, **options)
-        runs = step_of(layer, x, spans, "fused"), step_of(layer, x, spans, "reference")
-        agreed = agree(layer, x, spans)
-        yield line(f"{name}: reference", "fused", "reference loop", runs, s, "at least 2.5", agreed)
+    for name, (kind, options) in variants(s.models).items():
+        make: Callable[..., lapse.RNN] = kind
+        layer = make(sizes.INPUT, sizes.HIDDEN, **options)
+        ours = step_of(layer, x, spans)
+        if has_program(layer.cells[0]):
+            runs = ours, step_of(layer, x, spans, "reference")
+            agreed = agree(layer, x, spans)
+            yield line(f"{name}: reference", "fused", "reference loop", runs, s, "at least 2.5", agreed)
+        else:
+            lstm = nn.LSTM(sizes.INPUT, sizes.HIDDEN, batch_first=True)
+            runs = ours, training_step(lstm, lambda lstm=lstm: lstm(x)[0][:, -1])  # type: ignore[misc]
+            yield line(f"{name}: nn.LSTM", "reference loop", "nn.LSTM", runs, s, agreed="another function")
 
 
 def against_lstm(s: Settings) -> Iterator[Line]:

@@ -28,8 +28,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Settings:
+    """How to measure.
+
+    Args:
+        repeats: The number of turns of each comparison.
+        threads: Threads of torch and of the kernels.
+        models: The models of the section that compares models; empty for all of the registry.
+    """
+
     repeats: int = 15
     threads: int = 2
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,12 @@ def gradients(
 @app.command()
 def bench(
     only: Annotated[list[str] | None, typer.Option(help="Run this section; may be repeated.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="Compare this model in `reference`; may be repeated, all if not given."
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 15,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of the kernels.")] = 2,
     output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
@@ -135,11 +141,14 @@ def bench(
     Example: `lapse bench --only lstm --only authors --repeats 25`
     """
     from lapse import bench as speed
+    from lapse.models import registry
 
     sections = only or list(speed.SECTIONS)
     for name in sections:
         known("--only", name, speed.SECTIONS)
-    settings = speed.Settings(repeats, threads)
+    for name in model or ():
+        known("--model", name, registry.layers(), registry.find_layer)
+    settings = speed.Settings(repeats, threads, tuple(model or ()))
     lines = []
     for one in speed.bench(sections, settings):
         typer.echo(f"{one.name}: {one.ratio:.2f}", err=True)

@@ -159,7 +159,7 @@ def prepare(cell: CellLike) -> tuple[Prepared, list[nn.Module]]:
     return kept, parts
 
 
-def has_program(cell: CellLike) -> bool:
+def has_program(cell: object) -> bool:
     """Whether the cell's very class has a program: a subclass that inherits one may compute something else."""
     return "program" in vars(type(cell))
 

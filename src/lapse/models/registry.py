@@ -57,6 +57,11 @@ def find_layer(name: str) -> type[recurrent.RNN]:
     return found
 
 
+def layers() -> dict[str, type[recurrent.RNN]]:
+    """Those of `MODELS` that are recurrent layers."""
+    return {name: model for name, model in MODELS.items() if issubclass(model, recurrent.RNN)}
+
+
 def declared(name: str, attribute: str, default: Any) -> Any:
     """What the class of a model declares about itself, or `default`.
 

@@ -52,7 +52,7 @@ def test_an_unknown_section_is_a_usage_error() -> None:
 def test_sections_run() -> None:
     names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline"]
     lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
-    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 2 + 2
+    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2
     assert all(one.ratio > 0 for one in lines)
 
 

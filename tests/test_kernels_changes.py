@@ -245,7 +245,7 @@ def test_state_sizes_that_lie_do_not_reach_the_library() -> None:
     """The library writes as much as the program says, whatever the cell says of itself."""
     cell, sizes = recurrent.CTRNNCell(2, 64), recurrent.Cell.state_sizes
     with patch.object(recurrent.Cell, "state_sizes", property(lambda self: (1,))):
-        output, (h,) = kernels.unroll(cell, torch.randn(3, 2), None, torch.ones(3), kernels.Walk.packed([3]))
+        output, (h,) = kernels.unroll(cell, torch.randn(3, 2), None, torch.ones(3), lapse.Rows.padded(3, 1))
     assert output.shape == h.shape == (3, 64)
     assert recurrent.Cell.state_sizes is sizes
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 import lapse
@@ -26,8 +26,8 @@ from lapse.kernels import fused, native, recompute, unroll, workspace
 from lapse.kernels.fused import Fused
 from lapse.kernels.prepared import prepare
 from lapse.kernels.program import Program
-from lapse.kernels.walk import Walk
 from lapse.recurrent import Cell
+from lapse.rows import Rows
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
@@ -83,12 +83,17 @@ def arguments(cell: Cell, lengths: list[int], dtype: torch.dtype) -> tuple[list[
     return [x, spans, *state], sizes
 
 
+def in_steps(sizes: list[int]) -> Rows:
+    """The rows of tensors that hold one step after the other, with so many rows each."""
+    return Rows.packed(PackedSequence(torch.empty(sum(sizes)), torch.tensor(sizes)))
+
+
 def everything(
     backend: str, cell: Cell, inputs: list[Tensor], sizes: list[int], weights: list[Tensor]
 ) -> dict[str, Tensor | None]:
     inputs = [t.clone().requires_grad_() for t in inputs]
     with lapse.backend(backend):  # type: ignore[arg-type]
-        output, final = unroll(cell, inputs[0], tuple(inputs[2:]), inputs[1], Walk.packed(sizes))
+        output, final = unroll(cell, inputs[0], tuple(inputs[2:]), inputs[1], in_steps(sizes))
     names = [n for n, _ in cell.named_parameters()]
     loss = sum((o * w).sum() for o, w in zip((output, *final), weights, strict=True))
     grads = torch.autograd.grad(loss, [*inputs, *cell.parameters()], allow_unused=True)
@@ -173,7 +178,7 @@ def test_rows_that_start_from_zeros(
         results = []
         for backend in ("fused", "reference"):
             with lapse.backend(backend):
-                output, final = unroll(cell, x, start, spans, Walk.packed(sizes))
+                output, final = unroll(cell, x, start, spans, in_steps(sizes))
             asked = [*cell.parameters(), *(t for t in start or () if t.requires_grad)]
             loss = output.square().sum() + sum(f.square().sum() for f in final)
             grads = torch.autograd.grad(loss, asked, allow_unused=True, materialize_grads=True)
@@ -215,7 +220,7 @@ def test_gradcheck(cell_type: type[Cell], solver: Solver | None) -> None:
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         with lapse.backend("fused"):
-            output, final = unroll(cell, tensors[0], tensors[2 : 2 + states], tensors[1], Walk.packed(sizes))
+            output, final = unroll(cell, tensors[0], tensors[2 : 2 + states], tensors[1], in_steps(sizes))
         return output, *final
 
     states = len(cell.state_names)
@@ -317,8 +322,8 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
     cell = make(recurrent.ODELSTMCell, None, 3, 32)
     (x, spans, *state), sizes = arguments(cell, [4] * 70, torch.float32)
     with lapse.backend("fused"), torch.no_grad():
-        output, _ = unroll(cell, x, tuple(state), spans, Walk.packed(sizes))
-        alone, _ = unroll(cell, x[5::70], tuple(s[5:6] for s in state), spans[5::70], Walk.packed([1] * 4))
+        output, _ = unroll(cell, x, tuple(state), spans, in_steps(sizes))
+        alone, _ = unroll(cell, x[5::70], tuple(s[5:6] for s in state), spans[5::70], in_steps([1] * 4))
     assert torch.equal(output[5::70], alone)
 
 
@@ -400,7 +405,7 @@ def test_not_a_number_stays_one() -> None:
     (x, spans, *state), sizes = arguments(cell, [2, 2], torch.float32)
     x[0] = torch.nan
     with lapse.backend("fused"):
-        output, _ = unroll(cell, x, tuple(state), spans, Walk.packed(sizes))
+        output, _ = unroll(cell, x, tuple(state), spans, in_steps(sizes))
     assert bool(output[0::2].isnan().all())
     assert not bool(output[1::2].isnan().any())
 
@@ -568,12 +573,12 @@ def test_not_covered(change: object) -> None:
     weight = cell.field.scale
     x, spans = torch.randn(4, 2).to(weight), torch.rand(4).to(weight)
     state = (torch.zeros(4, 3).to(weight),)
-    assert Fused()(cell, x, state, spans, Walk.packed([4])) is None
+    assert Fused()(cell, x, state, spans, in_steps([4])) is None
     with lapse.backend("auto"):
-        output, _ = unroll(cell, x, state, spans, Walk.packed([4]))
+        output, _ = unroll(cell, x, state, spans, in_steps([4]))
     assert output.shape == (4, 3)
     with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel covers"):
-        unroll(cell, x, state, spans, Walk.packed([4]))
+        unroll(cell, x, state, spans, in_steps([4]))
 
 
 def test_a_subclass_takes_the_reference() -> None:
@@ -582,7 +587,7 @@ def test_a_subclass_takes_the_reference() -> None:
 
     cell = Other(2, 3)
     with lapse.backend("fused"), pytest.raises(RuntimeError, match="no fused kernel covers"):
-        unroll(cell, torch.randn(4, 2), (torch.zeros(4, 3),), torch.rand(4), Walk.packed([4]))
+        unroll(cell, torch.randn(4, 2), (torch.zeros(4, 3),), torch.rand(4), in_steps([4]))
 
 
 def test_a_cell_with_a_program_can_be_copied_and_saved(tmp_path: Path) -> None:
@@ -617,7 +622,7 @@ def test_recompute_wants_a_whole_number() -> None:
         recompute(every=0)
 
 
-@pytest.mark.parametrize("layout", ["rows first", "steps first", "packed", "unbatched"])
+@pytest.mark.parametrize("layout", ["rows first", "steps first", "packed", "unbatched", "flat"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_every_layout_is_read_and_written_where_it_lies(layout: str, bidirectional: bool) -> None:
     """Against the reference, padding full of NaN, on workspaces that hold NaN from their last use."""
@@ -640,6 +645,10 @@ def test_every_layout_is_read_and_written_where_it_lies(layout: str, bidirection
             with lapse.backend(backend):
                 output, final = layer(pack[0], timespans=pack[1])
             output = output.data
+        elif layout == "flat":
+            flat = [torch.cat([t[row, :n] for row, n in enumerate(lengths)]) for t in leaves]
+            with lapse.backend(backend):
+                output, final = layer(flat[0], timespans=flat[1], rows=Rows.flat(lengths))
         else:
             with lapse.backend(backend):
                 output, final = layer(leaves[0], timespans=leaves[1], lengths=lengths)
@@ -711,7 +720,7 @@ def test_rows_that_the_walk_does_not_have_are_the_references_to_refuse() -> None
     (x, spans, h), sizes = arguments(cell, [3, 2], torch.float32)
     for given in ((x[:3], (h,), spans), (x, (h,), spans[:2]), (x, (h[:1],), spans)):
         with pytest.raises((RuntimeError, ValueError, IndexError)):
-            unroll(cell, *given, Walk.packed(sizes))
+            unroll(cell, *given, in_steps(sizes))
 
 
 def test_more_registers_than_sixteen_bits_can_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 import lapse
 from lapse import kernels, recurrent
 from lapse.kernels import native, single
-from lapse.kernels.walk import Walk
+from lapse.rows import Rows
 from lapse.solvers import Adaptive
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
@@ -51,7 +51,7 @@ def test_a_stream_gives_the_bits_of_the_sequence() -> None:
     x, spans = torch.randn(9, 3), torch.rand(9)
     state = cell.initial_state(1)
     with torch.no_grad():
-        whole, _ = kernels.unroll(cell, x, state, spans, Walk.packed([1] * 9))
+        whole, _ = kernels.unroll(cell, x, state, spans, Rows.flat([9]))
         for i in range(9):
             output, state = kernels.step(cell, x[i : i + 1], state, spans[i : i + 1])
             assert torch.equal(output, whole[i : i + 1])

@@ -21,6 +21,7 @@ from lapse.recurrent import Cell as Cell
 from lapse.recurrent import CoupledLSTMODERNN as CoupledLSTMODERNN
 from lapse.recurrent import PhasedLSTM as PhasedLSTM
 from lapse.recurrent import RNNDecay as RNNDecay
+from lapse.rows import Rows as Rows
 from lapse.sequences import Batch as Batch
 from lapse.sequences import LengthBatches as LengthBatches
 from lapse.sequences import Sequences as Sequences

@@ -14,6 +14,7 @@ from lapse import kernels, recurrent
 from lapse.bench import sizes
 from lapse.bench.race import Line, Run, Settings, line, race
 from lapse.bench.work import data, driven_ode_lstm, step_of, training_step
+from lapse.rows import Rows
 
 
 def event_lengths(count: int) -> Tensor:
@@ -34,13 +35,23 @@ def ragged(s: Settings) -> Iterator[Line]:
         for t in (x, spans)
     ]
     rows = torch.arange(sizes.BATCH)
+    padding = Rows.padded(sizes.BATCH, 256, lengths)
+    ends = [Rows.flat(lengths).take(t.flatten(0, 1), padding) for t in (x, spans)]
     packed = training_step(layer, lambda: layer(packs[0], timespans=packs[1])[1][0][0], "fused")
+    flat = training_step(
+        layer, lambda: layer(ends[0], timespans=ends[1], rows=Rows.flat(lengths))[1][0][0], "fused"
+    )
     masked = training_step(
         layer, lambda: layer(x, timespans=spans, lengths=lengths)[0][rows, lengths - 1], "fused"
     )
     padded = training_step(layer, lambda: layer(x, timespans=spans)[1][0][0], "fused")
-    for name, run, aim in (("packed", packed, "at least 4"), ("with lengths=", masked, "")):
+    for name, run, aim in (
+        ("packed", packed, "at least 4"),
+        ("flat", flat, ""),
+        ("with lengths=", masked, ""),
+    ):
         yield line(f"ragged: {name}", f"mean 53, {name}", "padded to 256", (run, padded), s, aim, "same bits")
+    yield line("ragged: flat and packed", "flat", "packed", (flat, packed), s, "at least 1", "same bits")
 
 
 def multiplications(hidden: int | None = None, substeps: int = 4) -> int:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lapse.kernels import backend
-from lapse.kernels.walk import Walk
 from lapse.recurrent import RNN, Cell, State
+from lapse.recurrent.layouts import layout_of
+from lapse.rows import Rows
 
 Behaviour = Literal["vanishes", "explodes", "steady"]
 
@@ -97,7 +98,7 @@ class StateRecorder:
             raise ValueError(f"{type(model).__name__} holds no lapse layer, so there is no state to record")
         self._layers = layers
         self._records = {layer: [_Record(cell) for cell in layer.cells] for _, layer in layers}
-        self._walks: dict[RNN, Walk] = {}
+        self._rows: dict[RNN, Rows] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> StateRecorder:
@@ -122,22 +123,24 @@ class StateRecorder:
 
     def _end(self, layer: RNN, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         input = args[0] if args else kwargs["input"]
-        self._walks[layer] = Walk.of(input, kwargs.get("lengths"), batch_first=layer.batch_first)
+        lengths, rows = kwargs.get("lengths"), kwargs.get("rows")
+        self._rows[layer] = layout_of(input, lengths, rows, batch_first=layer.batch_first).rows
 
     @property
     def called(self) -> bool:
         """Whether a layer ran: a process without rows in a distributed step has nothing to differentiate."""
-        return bool(self._walks)
+        return bool(self._rows)
 
     def projection(self, generator: torch.Generator | None = None) -> Tensor:
         """The last output of every row against a random unit vector, summed: a loss whose flow starts at 1."""
         _, layer = self._called()[-1]
-        walk, records = self._walks[layer], self._records[layer]
+        last, records = _last(self._rows[layer]), self._records[layer]
         total = torch.zeros(())
         for record in records[-2 if layer.bidirectional else -1 :]:
-            last = torch.cat([state[0] for state in record.states]).index_select(0, walk.last())
-            unit = nn.functional.normalize(torch.randn(last.shape, generator=generator), dim=-1)
-            total = total + (last * unit.to(last)).sum().to("cpu")
+            walked = torch.cat([state[0] for state in record.states])
+            output = walked.index_select(0, last.to(walked.device))
+            unit = nn.functional.normalize(torch.randn(output.shape, generator=generator), dim=-1)
+            total = total + (output * unit.to(output)).sum().to("cpu")
         return total
 
     def error_flow(self, loss: Tensor, *, retain_graph: bool = False) -> ErrorFlow:
@@ -158,13 +161,14 @@ class StateRecorder:
         norms = {}
         for key, (layer, reverse, steps) in named.items():
             walked = torch.cat([_norm(next(grads), step) for step in steps])
-            norms[key] = _padded(self._walks[layer], walked, reverse)
-        walk = self._walks[self._called()[-1][1]]
+            rows = self._rows[layer]
+            norms[key] = _padded(rows.reversed() if reverse else rows, walked)
+        rows = self._rows[self._called()[-1][1]]
         backward = frozenset(key for key, (_, reverse, _) in named.items() if reverse)
-        return ErrorFlow(norms, walk.unsort(walk.lengths.to(walk.device), 0).cpu(), backward)
+        return ErrorFlow(norms, rows.lengths, backward)
 
     def _called(self) -> list[tuple[str, RNN]]:
-        called = [(name, layer) for name, layer in self._layers if layer in self._walks]
+        called = [(name, layer) for name, layer in self._layers if layer in self._rows]
         if not called:
             raise ValueError(
                 "no lapse layer was called while the recorder ran; call the model inside its block"
@@ -242,8 +246,17 @@ def _norm(grad: Tensor | None, like: Tensor) -> Tensor:
     return like.new_zeros(len(like)) if grad is None else torch.linalg.vector_norm(grad.detach(), dim=-1)
 
 
-def _padded(walk: Walk, walked: Tensor, reverse: bool) -> Tensor:
-    """(N,) of the walk to (B, T) on the CPU, NaN where there is no step."""
-    padded = walk.by_row(walked, reverse=reverse).cpu()
-    lengths = walk.unsort(walk.lengths.to(walk.device), 0).cpu()
-    return padded.masked_fill(torch.arange(padded.shape[1]) >= lengths.unsqueeze(1), math.nan)
+def _last(rows: Rows) -> Tensor:
+    """(B,) where the last step of each row comes in what is walked, rows as they are walked."""
+    row, step = rows.walk
+    last = torch.empty_like(rows.lengths)
+    ends = (step == rows.lengths[row] - 1).nonzero().squeeze(1)
+    last[row[ends]] = ends
+    return rows.sort((last,))[0]
+
+
+def _padded(rows: Rows, walked: Tensor) -> Tensor:
+    """What was walked (N,) as (B, T) on the CPU, NaN where there is no step."""
+    row, step = rows.walk
+    padded = torch.full((len(rows), rows.room or rows.steps), math.nan, dtype=walked.dtype)
+    return padded.index_put((row, rows.step_of(row, step)), walked.cpu())

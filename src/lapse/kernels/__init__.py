@@ -15,14 +15,14 @@ from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import backend as backend
 from lapse.kernels.setting import chosen_backend, not_covered
 from lapse.kernels.single import step as step
-from lapse.kernels.walk import Walk
+from lapse.rows import Rows
 
 
 class Kernel(Protocol):
     """A fast loop over time with the signature of the reference."""
 
     def __call__(
-        self, cell: Any, input: Tensor, state: State | None, timespans: Tensor, walk: Walk, /
+        self, cell: Any, input: Tensor, state: State | None, timespans: Tensor, rows: Rows, /
     ) -> tuple[Tensor, State] | None:
         """The outputs and final states; None if the kernel does not cover the call.
 
@@ -45,15 +45,24 @@ def kernels_of(cell: CellLike) -> tuple[Kernel, ...]:
 
 
 def unroll(
-    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
 ) -> tuple[Tensor, State]:
     """Run ``cell`` along a batch; shapes as in `lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
-        return unroll_reference(cell, input, state, timespans, walk)
+        # The number of steps of ragged rows is known when they are there, not while a graph is traced.
+        traced = unroll_reference if rows.even else _unroll_untraced
+        return traced(cell, input, state, timespans, rows)
     choice = chosen_backend()
     for kernel in kernels_of(cell) if choice != "reference" else ():
-        if (result := kernel(cell, input, state, timespans, walk)) is not None:
+        if (result := kernel(cell, input, state, timespans, rows)) is not None:
             return result
     if choice == "fused":
         raise not_covered(cell)
-    return unroll_reference(cell, input, state, timespans, walk)
+    return unroll_reference(cell, input, state, timespans, rows)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _unroll_untraced(
+    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
+) -> tuple[Tensor, State]:
+    return unroll(cell, input, state, timespans, rows)

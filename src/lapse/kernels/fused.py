@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,9 @@ from lapse.kernels.program import Program
 from lapse.kernels.reference import initial_state
 from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import Choices, Setting
-from lapse.kernels.walk import Walk
 from lapse.kernels.workspace import borrow
-from lapse.solvers import not_finite
+from lapse.rows import Rows
+from lapse.solvers import SolverError, not_finite
 from lapse.torch_private import ordinary_call, ordinary_tensor
 
 BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of fewer rows are slower
@@ -51,7 +50,7 @@ class _Job:
     cell: CellLike
     program: Program
     plan: native.Plan
-    walk: Walk
+    rows: Rows
     states: int
     taped: bool
     every: int
@@ -61,10 +60,7 @@ class _Job:
 
     def call(self) -> native.Call:
         """The library's arguments, those that are no tensors of the caller."""
-        walk = self.walk
-        call = native.Call(len(walk.batch_sizes), walk.batch_sizes[0], self.block, self.threads, self.every)
-        call.width = len(walk.at_step) if walk.padded else 0
-        call.batch_sizes, call.at_step, call.at_row = walk.pointers
+        call = native.Call(self.rows, self.block, self.threads, self.every)
         call.parallel = native.parallel()
         return call
 
@@ -76,25 +72,25 @@ class Fused:
         return self._tensors(*prepare(cell), input, state, timespans) is not None
 
     def __call__(
-        self, cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+        self, cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
     ) -> tuple[Tensor, State] | None:
         prepared, parts = prepare(cell)
         if state is None:
             # Zeros the library makes by itself.
             zeros = getattr(cell.initial_state, "__func__", None) is zero_state
-            state = () if zeros else initial_state(cell, input, walk)
+            state = () if zeros else initial_state(cell, input, rows)
         tensors = self._tensors(prepared, parts, input, state, timespans)
-        if tensors is None or prepared.program is None or not _fits(walk, input, state, timespans):
+        if tensors is None or prepared.program is None or not _fits(rows, input, state, timespans):
             return None
-        plan, rows = prepared.plan(input.dtype), walk.batch_sizes[0]
-        work = sum(walk.batch_sizes) * prepared.program.multiplications
+        plan, count = prepared.plan(input.dtype), len(rows)
+        work = rows.count * prepared.program.multiplications
         threads = torch.get_num_threads() if work > SMALL_CALL else 1
-        block = min(BLOCK_ROWS, -(-rows // threads))
-        threads = min(threads, -(-rows // block))
-        every = min(_every.get(), len(walk.batch_sizes))
+        block = min(BLOCK_ROWS, -(-count // threads))
+        threads = min(threads, -(-count // block))
+        every = _every.get() and min(_every.get(), rows.steps)
         # Within `apply` gradients are always off.
         taped = torch.is_grad_enabled()
-        job = _Job(cell, prepared.program, plan, walk, len(state), taped, every, threads, block)
+        job = _Job(cell, prepared.program, plan, rows, len(state), taped, every, threads, block)
         run: Any = _Unroll.apply
         output, *final = run(job, input, timespans, *state, *tensors)
         return output, tuple(final)
@@ -120,10 +116,10 @@ class Fused:
         )
 
 
-def _fits(walk: Walk, input: Tensor, state: State, timespans: Tensor) -> bool:
-    """Whether tensors have the rows that the walk goes over, which the library trusts."""
-    places, rows = math.prod(walk.axes), walk.batch_sizes[0]
-    return len(input) == places == len(timespans) and all(len(s) == rows for s in state)
+def _fits(rows: Rows, input: Tensor, state: State, timespans: Tensor) -> bool:
+    """Whether tensors have the places that the rows lie in, which the library trusts."""
+    count = len(rows)
+    return input.shape[0] == rows.size == timespans.shape[0] and all(s.shape[0] == count for s in state)
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
@@ -135,15 +131,15 @@ class _Unroll(torch.autograd.Function):
     def forward(ctx: Any, job: _Job, input: Tensor, timespans: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         x, spans = input.contiguous(), timespans.contiguous()
         state = [s.contiguous() for s in rest[: job.states]]
-        rows = job.walk.batch_sizes[0]
         plan, dtype, size = job.plan, input.dtype, job.plan.packed_size
         differentiable = job.taped and any(ctx.needs_input_grad)
         call = job.call()
         # What the backward pass needs too: the packed weights, and behind them the tape.
-        tape_size = plan.tape_size(job.walk.batch_sizes, job.every) if differentiable else 0
+        tape_size = plan.tape_size(job.rows, job.every) if differentiable else 0
         kept = borrow(size + tape_size, dtype)
         widths = [port.row_stride for port in job.program.states]
-        output = borrow(len(x) * widths[0], dtype).view(len(x), -1)
+        places, rows = job.rows.size, len(job.rows)
+        output = borrow(places * widths[0], dtype).view(places, -1)
         final = [torch.empty(rows, n, dtype=dtype) for n in widths]
         weights = [t.contiguous() for t in rest[job.states :]]
         states, ends, parameters = _pointers(state), _pointers(final), _pointers(weights)
@@ -154,8 +150,7 @@ class _Unroll(torch.autograd.Function):
         call.tape = call.packed + size * dtype.itemsize if differentiable else None
         plan.forward(call)
         if call.failed_step >= 0:
-            span = float(spans[job.walk.at_step[call.failed_step] + job.walk.at_row[call.failed_row]])
-            raise not_finite(call.failed_row, span, job.program.solver_steps).at_step(call.failed_step)
+            raise _failure(job, spans, call.failed_row, call.failed_step)
         ctx.job, ctx.call = job, call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, timespans, *rest, kept)
@@ -174,6 +169,13 @@ class _Unroll(torch.autograd.Function):
         call.input, call.spans, call.packed = x.data_ptr(), spans.data_ptr(), kept.data_ptr()
         call.tape = call.packed + job.plan.packed_size * kept.dtype.itemsize
         return None, *_backward_fused(job, call, inputs, grads, ctx.needs_input_grad[1:])
+
+
+def _failure(job: _Job, spans: Tensor, row: int, walked: int) -> SolverError:
+    """What the reference says of a solve that ended in a state that is not finite."""
+    at = torch.tensor(row), torch.tensor(walked)
+    span, step = float(spans[job.rows.place(*at)]), int(job.rows.step_of(*at))
+    return not_finite(row, span, job.program.solver_steps).at_step(step)
 
 
 def _backward_fused(
@@ -230,7 +232,7 @@ def _backward_reference(
             f"cell.{name}": t for name, t in zip(job.program.tensors, tensors, strict=True) if name in own
         }
         outputs = torch.func.functional_call(
-            _Loop(job.cell), named, (x, tuple(state) or None, spans, job.walk), strict=False
+            _Loop(job.cell), named, (x, tuple(state) or None, spans, job.rows), strict=False
         )
         sources = [t for t, w in zip(inputs, wanted, strict=True) if w]
         # A clock depends on the gaps alone, and nobody may look at a final state.

@@ -23,8 +23,9 @@ from lapse.kernels.program import (
     Parameter,
     Program,
 )
+from lapse.rows import Rows
 
-NO_MEMORY = -2  # kNoMemory of csrc/run.cpp
+NO_MEMORY, NO_PLACE = -2, -3  # kNoMemory and kNoPlace of csrc/run.cpp
 
 
 class _Op(ctypes.Structure):
@@ -55,21 +56,27 @@ class _Port(ctypes.Structure):
 
 
 class Call(ctypes.Structure):
-    """The arguments of one run, as ``csrc/run.cpp`` has them."""
+    """The arguments of one run, as ``csrc/run.cpp`` has them; `lapse.rows.Rows` come first, as in ``csrc/rows.h``."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("steps", "rows", "block", "threads", "every", "width", "finite")),
+        *((name, ctypes.c_int64) for name in ("count", "stride", "size", "room", "backward")),
+        *((name, ctypes.c_void_p) for name in ("lengths", "starts")),
+        *((name, ctypes.c_int64) for name in ("block", "threads", "every", "finite")),
         *(
             (name, ctypes.c_void_p)
             for name in (
-                "batch_sizes", "at_step", "at_row", "input", "spans", "output", "states", "final_states", "parameters",
-                "packed", "tape", "d_output", "d_final_states", "d_input", "d_spans", "d_states", "d_parameters",
-                "parallel",
+                "input", "spans", "output", "states", "final_states", "parameters", "packed", "tape",
+                "d_output", "d_final_states", "d_input", "d_spans", "d_states", "d_parameters", "parallel",
             )
         ),
         ("failed_step", ctypes.c_int64),
         ("failed_row", ctypes.c_int64),
     )  # fmt: skip
+
+    def __init__(self, rows: Rows, block: int, threads: int, every: int = 0) -> None:
+        lengths, starts = rows.lengths.data_ptr(), rows.starts.data_ptr()
+        layout = len(rows), rows.stride, rows.size, rows.room, rows.backward, lengths, starts
+        super().__init__(*layout, block, threads, every)
 
 
 # What both sides must agree on: the sizes of the arguments and some numbers, as `lapse_layout` of csrc/run.cpp says.
@@ -153,21 +160,26 @@ class Plan:
     def function(self, name: str) -> Any:
         return getattr(self.library, f"lapse_{name}_{self.kind}")
 
-    def tape_size(self, batch_sizes: list[int], every: int) -> int:
+    def tape_size(self, rows: Rows, every: int) -> int:
         """How many elements a tape has: a record of every step and of the initial state, or every so many states."""
         if every:
-            return sum(batch_sizes[::every]) * self._state_width
-        return (batch_sizes[0] + sum(batch_sizes)) * self._record_width
+            return int((rows.lengths + every - 1).floor_divide(every).sum()) * self._state_width
+        return (len(rows) + rows.count) * self._record_width
 
     def forward(self, call: Call) -> None:
-        self._forward(self.handle, ctypes.addressof(call))
-        if call.failed_step == NO_MEMORY:
-            raise MemoryError("no memory for the forward pass")
+        self._run(self._forward, call, "forward")
 
     def backward(self, call: Call) -> None:
-        self._backward(self.handle, ctypes.addressof(call))
+        self._run(self._backward, call, "backward")
+
+    def _run(self, run: Any, call: Call, name: str) -> None:
+        run(self.handle, ctypes.addressof(call))
         if call.failed_step == NO_MEMORY:
-            raise MemoryError("no memory for the backward pass")
+            raise MemoryError(f"no memory for the {name} pass")
+        if call.failed_step == NO_PLACE:
+            raise ValueError(
+                "rows reach beyond the tensors: lengths must be at least 1 and at most the steps there is room for"
+            )
 
 
 def _parameter(p: Parameter) -> _Parameter:

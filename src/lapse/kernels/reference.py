@@ -6,31 +6,37 @@ import torch
 from torch import Tensor
 
 from lapse.kernels.contract import CellLike, State
-from lapse.kernels.walk import Walk
+from lapse.rows import Rows
 from lapse.solvers import SolverError
 
 
-def initial_state(cell: CellLike, input: Tensor, walk: Walk) -> State:
-    """The cell's own, a row for each row of the batch."""
-    return cell.initial_state(walk.batch_sizes[0], device=input.device, dtype=input.dtype)
+def initial_state(cell: CellLike, input: Tensor, rows: Rows) -> State:
+    """The cell's own initial state, one row per row of the batch."""
+    return cell.initial_state(len(rows), device=input.device, dtype=input.dtype)
 
 
 def unroll(
-    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, walk: Walk
+    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
 ) -> tuple[Tensor, State]:
-    """Run ``cell`` along the rows of a batch, as ``walk`` lays them out.
+    """Run a cell along the rows of a batch. A row that has ended is not computed again.
 
-    ``input`` (M, I) and ``timespans`` (M,) are flat; ``state`` has a row for each row of the batch, in walking order,
-    and is the cell's own initial one if there is none. Returns the outputs (M, H), zeros where there is no step, and
-    each row's state after its last step. A row that has ended is not computed again.
+    Args:
+        cell: The cell.
+        input: (M, I), flat: `rows` says where each step lies.
+        state: The state before the first step, one row per row of the batch; None for the cell's own.
+        timespans: (M,), the gap before each step.
+        rows: Where the steps lie, and which way they are walked.
+
+    Returns:
+        The outputs (M, H), zeros where there is no step, and the state of each row after its last step.
     """
     compute_weights(cell)
-    state = initial_state(cell, input, walk) if state is None else state
-    sizes = walk.batch_sizes
+    state = rows.sort(initial_state(cell, input, rows) if state is None else state)
+    sizes = rows.batch_sizes
     ended: list[State] = []
     outputs = []
     # split, not slices: the backward of x[t] writes a whole x for every t.
-    steps = zip(walk.gather(input).split(sizes), walk.gather(timespans).split(sizes), sizes, strict=True)
+    steps = zip(rows.gather(input).split(sizes), rows.gather(timespans).split(sizes), sizes, strict=True)
     alive = sizes[0]
     for step, (x, timespan, size) in enumerate(steps):
         if size < alive:
@@ -39,11 +45,17 @@ def unroll(
         try:
             output, state = cell.step(x, state, timespan)
         except SolverError as error:
-            raise error.at_step(step) from None
+            raise _of_batch(error, rows, step) from None
         outputs.append(output)
     if ended:
         state = tuple(torch.cat(parts) for parts in zip(state, *reversed(ended), strict=True))
-    return walk.scatter(torch.cat(outputs)), state
+    return rows.scatter(torch.cat(outputs)), rows.unsort(state)
+
+
+def _of_batch(error: SolverError, rows: Rows, step: int) -> SolverError:
+    """The error with the row and the step as the batch numbers them."""
+    row = error.row if rows.order is None else int(rows.order[error.row])
+    return error.at_row(row).at_step(int(rows.step_of(torch.tensor(row), torch.tensor(step))))
 
 
 def compute_weights(cell: CellLike) -> None:

@@ -21,6 +21,7 @@ from lapse.kernels.fused import Fused
 from lapse.kernels.prepared import has_program, prepare
 from lapse.kernels.reference import compute_weights
 from lapse.kernels.setting import chosen_backend, not_covered
+from lapse.rows import Rows
 from lapse.solvers import not_finite
 from lapse.torch_private import ordinary_call, ordinary_tensor
 
@@ -66,11 +67,8 @@ class _Ready:
         count = len(program.states)
         self.states, self.final = (ctypes.c_void_p * count)(), (ctypes.c_void_p * count)()
         self.output = torch.empty(rows, widths[0], dtype=dtype)
-        self.sizes, self.at_step = (ctypes.c_int64 * 1)(rows), (ctypes.c_int64 * 1)(0)
-        self.at_row = (ctypes.c_int64 * rows)(*range(rows))
-        self.call = call = native.Call(1, rows, rows, 1)
-        call.batch_sizes, call.at_step = ctypes.addressof(self.sizes), ctypes.addressof(self.at_step)
-        call.at_row = ctypes.addressof(self.at_row)
+        self.layout = Rows.padded(rows, 1)
+        self.call = call = native.Call(self.layout, rows, 1)
         call.states, call.final_states = ctypes.addressof(self.states), ctypes.addressof(self.final)
         call.output, call.packed = self.output.data_ptr(), self.packed.data_ptr()
         call.parameters = ctypes.addressof(self.parameters)

@@ -8,7 +8,7 @@ from torch import Tensor
 from lapse.kernels.contract import CellLike, State
 from lapse.kernels.prepared import prepare
 from lapse.kernels.reference import initial_state
-from lapse.kernels.walk import Walk
+from lapse.rows import Rows
 from lapse.torch_private import lstm, ordinary_call
 
 
@@ -24,17 +24,17 @@ class TorchLSTM:
         input: Tensor,
         state: State | None,
         timespans: Tensor,
-        walk: Walk,
+        rows: Rows,
     ) -> tuple[Tensor, State] | None:
         prepared, parts = prepare(cell)
         tensors = prepared.tensors(parts)
         if not ordinary_call() or tensors is None:
             return None
-        x = torch.cat([walk.gather(input), walk.gather(timespans).unsqueeze(-1)], -1)
-        batch_sizes = walk.batch_sizes
+        x = torch.cat([rows.gather(input), rows.gather(timespans).unsqueeze(-1)], -1)
+        batch_sizes = rows.batch_sizes
         weight_ih, weight_hh, bias = tensors
         weights = [weight_ih, weight_hh, bias, torch.zeros_like(bias)]
-        hx = [s.unsqueeze(0) for s in state or initial_state(cell, input, walk)]
+        hx = [s.unsqueeze(0) for s in rows.sort(state or initial_state(cell, input, rows))]
         rest = weights, True, 1, 0.0, cell.training, False  # biases, layers, dropout, training, bidirectional
         if batch_sizes[0] == batch_sizes[-1]:  # all rows of one length: torch has a faster kernel for that
             x = x.unflatten(0, (len(batch_sizes), -1))  # (T, B, I + 1)
@@ -44,4 +44,4 @@ class TorchLSTM:
         if found is None:
             return None
         output, h, c = found
-        return walk.scatter(output.flatten(0, -2)), (h.squeeze(0), c.squeeze(0))
+        return rows.scatter(output.flatten(0, -2)), rows.unsort((h.squeeze(0), c.squeeze(0)))

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from lapse.kernels import unroll
-from lapse.kernels.walk import Walk, check_timespans, check_values
 from lapse.recurrent.cell import Cell, State
-from lapse.solvers import SolverError
+from lapse.recurrent.checks import check_timespans, check_values
+from lapse.recurrent.layouts import Given, layout_of
+from lapse.rows import Rows
 from lapse.torch_private import is_tracing
 
 Hidden = Tensor | tuple[Tensor, ...]
@@ -132,60 +133,62 @@ class RNN(nn.Module):
 
     def forward(
         self,
-        input: Tensor | PackedSequence,
+        input: Given,
         hx: Hidden | None = None,
         *,
-        timespans: Tensor | PackedSequence | None = None,
+        timespans: Given | None = None,
         lengths: Tensor | Sequence[int] | None = None,
-        observed: Tensor | PackedSequence | None = None,
-    ) -> tuple[Tensor | PackedSequence, Hidden]:
+        observed: Given | None = None,
+        rows: Rows | None = None,
+    ) -> tuple[Given, Hidden]:
         """The outputs of the top layer at every step, and the state of every layer after each row's last step.
 
         The values of the arguments are checked where they can be read; under `vmap` and `torch.compile` they
         are trusted. Under `torch.autocast` the layer runs in the precision of its weights.
 
         Args:
-            input: (B, T, input_size), unbatched (T, input_size), or a `PackedSequence`.
+            input: (B, T, input_size), unbatched (T, input_size), a `PackedSequence`, or with `rows` the steps of all
+                rows in one axis, (M, input_size).
             hx: The states to start from, each (num_layers · directions, B, size); the cells' own if not given.
             timespans: (B, T), the gap before each observation, non-negative and finite; ones if not given.
             lengths: (B,), from 1 to T. Steps past a row's length are not computed, leave no trace in states or
                 gradients whatever they hold, and come back as zeros.
             observed: (B, T, input_size), which features were measured, for a layer that takes missing features.
+            rows: Where the steps of ragged rows lie in flat tensors without padding, for example
+                `lapse.Rows.flat(lengths)`; `timespans` and `observed` are then flat too, (M,) and (M, input_size).
 
         Returns:
-            The output (B, T, hidden_size · directions), and the states, each (num_layers · directions, B,
-            size).
+            The output (B, T, hidden_size · directions), in the form of the input, and the states, each
+            (num_layers · directions, B, size).
         """
         _refuse_tracing()
         if torch.is_autocast_enabled(_device_type(input)):
-            return self._without_autocast(input, hx, timespans, lengths, observed)
-        self._check_input(input, lengths)
-        self._check_shape("timespans", timespans, input, 1)
-        self._check_shape("observed", observed, input, 0)
-        walk = Walk.of(input, lengths, batch_first=self.batch_first)
-        data = walk.flat(input, "input")
-        spans = check_timespans(walk, timespans, data)
-        mask = None if observed is None else self._read_mask(walk.flat(observed, "observed"), data)
-        check_values(walk, data, mask)
-        unbatched = isinstance(input, Tensor) and input.dim() == 2
-        given = self._read_states(hx, walk, data, unbatched)
-        try:
-            output, states = self._run(walk, data, spans, mask, given)
-        except SolverError as error:
-            raise error.at_row(walk.original_row(error.row)) from None
-        final = self._write_states(states, walk, unbatched)
-        if isinstance(input, PackedSequence):
-            return input._replace(data=output), final
-        return output.view(*walk.axes, -1), final
+            return self._without_autocast(input, hx, timespans, lengths, observed, rows)
+        self._check_input(input, lengths, rows)
+        layout = layout_of(input, lengths, rows, batch_first=self.batch_first)
+        self._check_shape("timespans", timespans, layout.axes)
+        self._check_shape("observed", observed, (*layout.axes, self.input_size))
+        rows, data = layout.rows, layout.data
+        if timespans is None:
+            spans = data.new_ones(rows.size)
+        else:
+            spans = layout.flat(timespans, "timespans")
+            check_timespans(rows, spans, data)
+        mask = None if observed is None else self._read_mask(layout.flat(observed, "observed"), data)
+        check_values(rows, data, mask)
+        given = self._read_states(hx, len(rows), data, layout.unbatched)
+        output, states = self._run(rows, data, spans, mask, given)
+        return layout.restore(output), self._write_states(states, layout.unbatched)
 
     def _without_autocast(
         self,
-        input: Tensor | PackedSequence,
+        input: Given,
         hx: Hidden | None,
-        timespans: Tensor | PackedSequence | None,
+        timespans: Given | None,
         lengths: Tensor | Sequence[int] | None,
-        observed: Tensor | PackedSequence | None,
-    ) -> tuple[Tensor | PackedSequence, Hidden]:
+        observed: Given | None,
+        rows: Rows | None,
+    ) -> tuple[Given, Hidden]:
         """The same call in the precision of the weights: what a long sequence adds up is lost in half of it."""
 
         def own(value: Any) -> Any:
@@ -196,42 +199,29 @@ class RNN(nn.Module):
             return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
         dtype = _dtype_of(self.cells)
-        given = {"timespans": own(timespans), "lengths": lengths, "observed": own(observed)}
+        given = {"timespans": own(timespans), "lengths": lengths, "observed": own(observed), "rows": rows}
         with torch.autocast(_device_type(input), enabled=False):
             return self.forward(own(input), own(hx), **given)
 
     def _run(
-        self, walk: Walk, data: Tensor, spans: Tensor, observed: Tensor | None, given: list[State | None]
+        self, rows: Rows, data: Tensor, spans: Tensor, observed: Tensor | None, given: list[State | None]
     ) -> tuple[Tensor, list[State]]:
-        directions = 2 if self.bidirectional else 1
+        ways = [(rows, spans)]
+        if self.bidirectional:
+            ways.append((rows.reversed(), rows.gaps_after(spans)))
         final: list[State] = []
         for layer in range(self.num_layers):
             outputs = []
-            for direction in range(directions):
+            for walked, gaps in ways:
                 cell = self._cell(len(final))
                 x = cell.step_input(data, observed)
-                if direction == 0:
-                    output, state = unroll(cell, x, given[len(final)], spans, walk)
-                else:
-                    output, state = self._run_back(walk, cell, x, spans, given[len(final)])
+                output, state = unroll(cell, x, given[len(final)], gaps, walked)
                 outputs.append(output)
                 final.append(state)
-            data, observed = torch.cat(outputs, -1) if directions == 2 else outputs[0], None
+            data, observed = torch.cat(outputs, -1) if self.bidirectional else outputs[0], None
             if self.dropout and layer < self.num_layers - 1:
                 data = F.dropout(data, self.dropout, self.training)
         return data, final
-
-    def _run_back(
-        self, walk: Walk, cell: Cell, x: Tensor, spans: Tensor, given: State | None
-    ) -> tuple[Tensor, State]:
-        """Every row from its last step to its first."""
-        flip = walk.flip()
-        try:
-            output, state = unroll(cell, x.index_select(0, flip), given, walk.reversed_spans(spans), walk)
-        except SolverError as error:
-            steps = int(walk.lengths[error.row])
-            raise error.at_step(steps - 1 - (error.step or 0)) from None
-        return output.index_select(0, flip), state
 
     def _cell(self, index: int) -> Cell:
         cell = self.cells[index]
@@ -240,24 +230,23 @@ class RNN(nn.Module):
         return cell
 
     def _read_states(
-        self, hx: Hidden | None, walk: Walk, like: Tensor, unbatched: bool
+        self, hx: Hidden | None, count: int, like: Tensor, unbatched: bool
     ) -> list[State | None]:
-        """One state per cell, rows in walking order; None, the cell's own initial state, if none was given."""
+        """One state per cell; None, the cell's own initial state, if none was given."""
         if hx is None:
             return [None] * len(self.cells)
-        count = walk.batch_sizes[0]
         cells = [self._cell(i) for i in range(len(self.cells))]
         stacks = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         self._check_states(stacks, count, like, unbatched)
-        stacks = tuple(walk.sort(s.unsqueeze(1) if unbatched else s, 1) for s in stacks)
+        stacks = tuple(s.unsqueeze(1) if unbatched else s for s in stacks)
         return [
             tuple(stack[i, :, :size] for stack, size in zip(stacks, c.state_sizes, strict=True))
             for i, c in enumerate(cells)
         ]
 
-    def _write_states(self, states: list[State], walk: Walk, unbatched: bool) -> Hidden:
-        """The states of all cells as a caller gets them, rows in the caller's order."""
-        stacks = [walk.unsort(stack, 1) for stack in self._stacked(states)]
+    def _write_states(self, states: list[State], unbatched: bool) -> Hidden:
+        """The states of all cells as a caller gets them."""
+        stacks = self._stacked(states)
         if unbatched:
             stacks = [stack.squeeze(1) for stack in stacks]
         return stacks[0] if len(stacks) == 1 else tuple(stacks)
@@ -275,11 +264,20 @@ class RNN(nn.Module):
         sizes = [self._cell(i).state_sizes for i in range(len(self.cells))]
         return [max(of_one) for of_one in zip(*sizes, strict=True)]
 
-    def _check_input(self, input: Tensor | PackedSequence, lengths: Tensor | Sequence[int] | None) -> None:
+    def _check_input(self, input: object, lengths: Tensor | Sequence[int] | None, rows: Rows | None) -> None:
         if isinstance(input, PackedSequence):
-            if lengths is not None:
+            if lengths is not None or rows is not None:
                 raise ValueError("a PackedSequence knows its lengths; pass `lengths` with padded input only")
             data, form = input.data, "(N, input_size)"
+        elif isinstance(input, Tensor) and rows is not None:
+            if lengths is not None:
+                raise ValueError("`rows` know their lengths; pass `lengths` with padded input only")
+            if input.dim() != 2 or input.shape[0] != rows.size:
+                raise ValueError(
+                    f"input must be ({rows.size}, {self.input_size}), one place per step as `rows` say, got "
+                    f"{tuple(input.shape)}"
+                )
+            data, form = input, "(M, input_size)"
         elif isinstance(input, Tensor):
             if input.dim() not in (2, 3):
                 axes = "(B, T" if self.batch_first else "(T, B"
@@ -303,22 +301,16 @@ class RNN(nn.Module):
                 f"input.to({dtype})"
             )
 
-    def _check_shape(self, name: str, given: object, input: Tensor | PackedSequence, drop: int) -> None:
-        """``given`` must have the axes of input as the caller laid them out, less the last ``drop``."""
+    def _check_shape(self, name: str, given: object, expected: tuple[int, ...]) -> None:
+        """Refuse what came beside the input in another shape; what is packed is looked at when it is read."""
         if given is None or isinstance(given, PackedSequence):
             return
         if not isinstance(given, Tensor):
             raise TypeError(f"{name} must be a Tensor or a PackedSequence, got {type(given).__name__}")
-        if isinstance(input, PackedSequence):
-            axes = (int(input.batch_sizes[0]), len(input.batch_sizes))
-            shape: tuple[int, ...] = (*(axes if self.batch_first else axes[::-1]), self.input_size)
-        else:
-            shape = tuple(input.shape)
-        expected = shape[: len(shape) - drop]
         if tuple(given.shape) == expected:
             return
         hint = f"; drop its last axis: {name}.squeeze(-1)" if tuple(given.shape) == (*expected, 1) else ""
-        what = "one gap per observation" if drop else "one flag per feature"
+        what = "one gap per observation" if name == "timespans" else "one flag per feature"
         raise ValueError(f"{name} must have shape {expected}, {what}, got {tuple(given.shape)}{hint}")
 
     def _read_mask(self, mask: Tensor, like: Tensor) -> Tensor:

@@ -10,20 +10,21 @@
 #include <thread>
 
 #include "ops.h"
+#include "rows.h"
 
 namespace lapse {
 
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel, if torch has loaded it
 
-// One call, as lapse/kernels/native.py lays it out. Tensors are contiguous; `rows` is the batch, `block` rows a block.
-// Step t of row r lies at place at_step[t] + at_row[r] of input, spans, output and their gradients. `width` is how many
-// steps those have room for, if more than rows' lengths (padding comes back as zeros); 0 if they are packed. A gradient
-// that is not there is zero if it is an argument, and not wanted if it is a result; without `states` all rows start from
-// zeros. `parameters` are to be packed first; without them `packed` is as it should be. `finite` says that all weights are;
-// packing sets it. `failed_step` comes back as -1 if none did.
+// One call, as lapse/kernels/native.py lays it out. Tensors are contiguous. `rows` says where the steps of the batch lie in
+// input, spans, output and their gradients, in which padding comes back as zeros; states have one row per row of the batch.
+// `block` rows go through all their steps together. A gradient that is not there is zero if it is an argument, and not
+// wanted if it is a result; without `states` all rows start from zeros. `parameters` are to be packed first; without them
+// `packed` is as it should be. `finite` says that all weights are; packing sets it. `failed_step` comes back as -1 if no
+// solve failed, otherwise it is the step as it is walked, and `failed_row` the row of the batch.
 struct Call {
-  int64_t steps, rows, block, threads, every, width, finite;
-  const int64_t *batch_sizes, *at_step, *at_row;
+  RowsArgument rows;
+  int64_t block, threads, every, finite;
   const void *input, *spans;
   void* output;
   void **states, **final_states;
@@ -116,12 +117,12 @@ struct Lane {
 template <class T>
 class Run {
  public:
-  Run(const Plan<T>& plan, Call& call) : plan_(plan), call_(call) {
+  Run(const Plan<T>& plan, const Rows& rows, Call& call) : plan_(plan), rows_(rows), call_(call) {
     int64_t tape = 0, kept = 0;
-    for (int64_t first = 0; first < call.rows; first += call.block) {
-      Block b{first, std::min(call.block, call.rows - first), 0, 0, tape, kept};
+    for (int64_t first = 0; first < call.rows.count; first += call.block) {
+      Block b{first, std::min(call.block, call.rows.count - first), 0, 0, tape, kept};
       b.tape_rows = b.rows;
-      for (; b.steps < call.steps && alive(b, b.steps) > 0; ++b.steps) {
+      for (; b.steps < steps() && alive(b, b.steps) > 0; ++b.steps) {
         b.tape_rows += alive(b, b.steps);
         if (call.every && b.steps % call.every == 0) kept += alive(b, b.steps);
       }
@@ -139,7 +140,7 @@ class Run {
     auto first = lanes_[0].failed;
     for (const Lane<T>& lane : lanes_) first = std::min(first, lane.failed);
     call_.failed_step = first.first == std::numeric_limits<int64_t>::max() ? -1 : first.first;
-    call_.failed_row = first.second;
+    call_.failed_row = rows_.order[first.second];
   }
 
   void backward() {
@@ -151,8 +152,9 @@ class Run {
   }
 
  private:
+  int64_t steps() const { return int64_t(rows_.alive.size()); }
   int64_t alive(const Block& b, int64_t step) const {
-    return std::clamp<int64_t>(call_.batch_sizes[step] - b.first, 0, b.rows);
+    return std::clamp<int64_t>(rows_.alive[step] - b.first, 0, b.rows);
   }
 
   // The longest blocks come first, each to the lane with the least to do: in the same way for the same number of threads.
@@ -208,21 +210,21 @@ class Run {
   }
   static int64_t lines(int64_t size) { return (size + 31) / 16 * 16; }  // none shared by two of them
 
-  // Where the rows of a block lie in a tensor outside: states one after the other, inputs and outputs at their places.
-  struct Places {
-    int64_t base;
-    const int64_t* rows;
-    int64_t operator[](long r) const { return base + (rows ? rows[r] : r); }
-  };
-  Places places(const Block& b, int64_t t) const { return {call_.at_step[t], call_.at_row + b.first}; }
-  static Places rows_from(int64_t first) { return {first, nullptr}; }
+  // Where rows that are walked from the `first` on lie in a tensor outside: at a step, and in a state.
+  auto places(const Block& b, int64_t t) const {
+    return [this, first = b.first, t](long r) { return rows_.place(first + r, t); };
+  }
+  auto rows_from(int64_t first) const {
+    return [order = rows_.order.data() + first](long r) { return order[r]; };
+  }
 
   // Copies between tensors outside and registers.
-  void read(const Port& port, const void* tensor, Places at, long rows, T* to, long segment_stride) const {
+  template <class At>
+  void read(const Port& port, const void* tensor, At at, long rows, T* to, long segment_stride) const {
     const long width = plan_.width[port.reg], size = plan_.registers[port.reg].size;
     for (int g = 0; g < port.segments; ++g)
       for (long r = 0; r < rows; ++r) {
-        const T* from = static_cast<const T*>(tensor) + at[r] * port.row_stride + g * port.segment_stride;
+        const T* from = static_cast<const T*>(tensor) + at(r) * port.row_stride + g * port.segment_stride;
         T* dst = to + g * segment_stride + r * width;
         if (port.unit_stride == 1)
           std::copy(from, from + size, dst);
@@ -231,11 +233,12 @@ class Run {
         for (long u = size; u < width; ++u) dst[u] = 0;
       }
   }
-  void write(const Port& port, void* tensor, Places at, long rows, const T* from, long segment_stride) const {
+  template <class At>
+  void write(const Port& port, void* tensor, At at, long rows, const T* from, long segment_stride) const {
     const long width = plan_.width[port.reg], size = plan_.registers[port.reg].size;
     for (int g = 0; g < port.segments; ++g)
       for (long r = 0; r < rows; ++r) {
-        T* dst = static_cast<T*>(tensor) + at[r] * port.row_stride + g * port.segment_stride;
+        T* dst = static_cast<T*>(tensor) + at(r) * port.row_stride + g * port.segment_stride;
         const T* src = from + g * segment_stride + r * width;
         if (port.unit_stride == 1)
           std::copy(src, src + size, dst);
@@ -244,15 +247,13 @@ class Run {
       }
   }
   void clear_padding(const Block& b, void* tensor, long row_stride) const {
-    for (int64_t t = 0; t < call_.width; ++t) {
-      const Places at = places(b, t);
-      for (long r = t < call_.steps ? alive(b, t) : 0; r < b.rows; ++r)
-        std::fill_n(static_cast<T*>(tensor) + at[r] * row_stride, row_stride, T(0));
-    }
+    for (int64_t t = 0; t < rows_.room(); ++t)
+      for (long r = t < steps() ? alive(b, t) : 0; r < b.rows; ++r)
+        std::fill_n(static_cast<T*>(tensor) + rows_.at(b.first + r, t) * row_stride, row_stride, T(0));
   }
   void read_spans(const Block& b, Step<T>& s, int64_t t) const {
-    const Places at = places(b, t);
-    for (long r = 0; r < s.rows; ++r) s.spans[r] = static_cast<const T*>(call_.spans)[at[r]];
+    const auto at = places(b, t);
+    for (long r = 0; r < s.rows; ++r) s.spans[r] = static_cast<const T*>(call_.spans)[at(r)];
   }
 
   Step<T> step_of(const Block& b) const {
@@ -420,7 +421,7 @@ class Run {
 
   // One step backward: from the adjoints of the states after it to those of the states before it.
   void retreat(const Block& b, Step<T>& s, int64_t t, long known) const {
-    const Places at = places(b, t);
+    const auto at = places(b, t);
     for (size_t i = 0; i < plan_.states.size(); ++i) {
       const Port& port = plan_.states[i];
       const long width = plan_.width[port.reg];
@@ -434,7 +435,7 @@ class Run {
     const long width = plan_.width[h.reg], size = plan_.registers[h.reg].size;
     T* dh = s.adjoint(h.reg);
     for (long r = 0; call_.d_output && r < s.rows; ++r) {
-      const T* d_output = static_cast<const T*>(call_.d_output) + at[r] * h.row_stride;
+      const T* d_output = static_cast<const T*>(call_.d_output) + at(r) * h.row_stride;
       for (long u = 0; u < size; ++u) dh[r * width + u] += d_output[u];
     }
     s.fresh = fresh(t, s.before, s.before_rows);
@@ -451,7 +452,7 @@ class Run {
       if (op.replay) lapse::forward(s, op);
     s.replaying = false;
     for (auto op = plan_.ops.rbegin(); op != plan_.ops.rend(); ++op) lapse::backward(s, *op);
-    for (long r = 0; call_.d_spans && r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at[r]] = s.span_gradients[r];
+    for (long r = 0; call_.d_spans && r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at(r)] = s.span_gradients[r];
     if (s.input_gradient)
       write(plan_.input, call_.d_input, at, s.rows, s.adjoint(plan_.input.reg), b.rows * plan_.width[plan_.input.reg]);
     std::swap(s.states, s.states_before);
@@ -523,17 +524,23 @@ class Run {
   }
 
   const Plan<T>& plan_;
+  const Rows& rows_;
   Call& call_;
   std::vector<Block> blocks_;
   std::vector<Lane<T>> lanes_;
 };
 
-constexpr int64_t kNoMemory = -2;  // a failed_step
+constexpr int64_t kNoMemory = -2, kNoPlace = -3;  // a failed_step
 
 template <class T, class Pass>
 void run(void* plan, Call* call, Pass pass) {
   try {
-    Run<T> r(*static_cast<Plan<T>*>(plan), *call);
+    const Rows rows(call->rows);
+    if (!rows.valid) {
+      call->failed_step = kNoPlace;
+      return;
+    }
+    Run<T> r(*static_cast<Plan<T>*>(plan), rows, *call);
     pass(r);
   } catch (const std::bad_alloc&) {
     call->failed_step = kNoMemory;

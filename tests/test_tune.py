@@ -59,9 +59,9 @@ def test_trials_that_break_down_are_not_the_end(tmp_path: Path, monkeypatch: pyt
 
 
 def test_parameters_are_read_as_the_command_line_reads_them() -> None:
-    found = with_parameters(small_config(), {"train.clip": 2.0, "hidden_size": 3, "form": "driven"})
+    found = with_parameters(small_config(), {"train.clip": 2.0, "hidden_size": 3, "forget_bias": 2.0})
     assert (found.train.clip, found.hidden_size) == (2.0, 3)
-    assert found.model_options == {"dropout": 0.2, "form": "driven"}
+    assert found.model_options == {"dropout": 0.2, "forget_bias": 2.0}
     assert space_for("ode-lstm").keys() - space_for("lstm").keys() == {"form"}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import difflib
 import hashlib
 import json
 import os
@@ -19,20 +20,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
 import lapse
 from lapse.models import ModelConfig, Schema, SequenceModel
-from lapse.models.registry import declared, spelled_out, stored_options
+from lapse.models.registry import declared, default_options, spelled_out, stored_options
+from lapse.sequences import Sequences
 from lapse.sequences.storage import write_atomically
-from lapse.stored_config import added, check_types, with_absent_fields, without_absent_fields
+from lapse.stored_config import added, check_like, check_types, with_absent_fields, without_absent_fields
 from lapse.tasks import Splits, Task
 from lapse.tasks import find as find_task
 from lapse.training import Fitted, TrainConfig, evaluate, fit
 
 RESULT = "result.json"
 MODEL = "model"  # the folder, in that of a run, that holds the model it has trained
+SIZES = ("hidden_size", "num_layers")
+# What a run may ask of every layer, with its defaults.
+LAYER_OPTIONS = {"dropout": 0.0, "bidirectional": False}
 
 
 class UnreadableResult(ValueError):
@@ -59,7 +65,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("hidden_size", "num_layers"):
+        for name in SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         # The absence of an option in a stored config means what its default was when the config was stored.
@@ -78,6 +84,47 @@ class RunConfig:
             dict(self.model_options),
             **(followed | dict(self.architecture)),
         )
+
+    def with_setting(self, name: str, value: Any) -> RunConfig:
+        """The config with one setting changed.
+
+        Args:
+            name: `train.NAME` for a field of the training, the name of a field of `ModelConfig`, or an option of the
+                task or of the model.
+            value: its value; a ValueError says if it is none for this setting.
+        """
+        train = [f"train.{field.name}" for field in dataclasses.fields(TrainConfig)]
+        task, model = find_task(self.task).options, {**default_options(self.model), **LAYER_OPTIONS}
+        if name in train:
+            changed = dataclasses.replace(self.train, **{name.removeprefix("train."): value})
+            return dataclasses.replace(self, train=changed)
+        if name in SIZES:
+            return dataclasses.replace(self, **{name: value})
+        if name in ARCHITECTURE:
+            return dataclasses.replace(self, architecture={**self.architecture, name: value})
+        if name in task:
+            check_like(name, value, task[name])
+            return dataclasses.replace(self, task_options={**self.task_options, name: value})
+        if name in model:
+            check_like(name, value, model[name])
+            return dataclasses.replace(self, model_options={**self.model_options, name: value})
+        names = [*train, *SIZES, *ARCHITECTURE, *task, *model]
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"
+        raise ValueError(f"there is no setting {name!r}; {hint}")
+
+    def check_model(self) -> None:
+        """Raise a ValueError if there is no such model, which else shows when the data are loaded."""
+        task = find_task(self.task)
+        one_event = Sequences.from_arrays([np.zeros((1, task.input_size))], [[0.0]])
+        try:
+            # With one unit, since sizes are no question; and the features of a difference are known to the data only.
+            config = dataclasses.replace(self.model_config(task), hidden_size=1, difference=False)
+            SequenceModel(Schema.of(one_event), task.head(), config)
+        except (TypeError, RuntimeError, AttributeError) as error:
+            raise ValueError(
+                f"{self.model} cannot be made with {dict(self.model_options)}: {error}"
+            ) from error
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -283,7 +330,8 @@ def _recorded(config: RunConfig, folder: Path) -> Iterator[None]:
     _write_json(folder / "config.json", config.as_dict())
     try:
         yield
-    except Exception:
+    except Exception as error:
+        error.add_note(f"The run is in {folder}; error.txt there has the traceback.")
         text = traceback.format_exc()
         write_atomically(folder / "error.txt", lambda file: file.write(text.encode()))
         raise

@@ -58,6 +58,19 @@ def check_types(config: Any) -> None:
             raise ValueError(f"{name} must be {_described(kind)}, got {value!r}")
 
 
+def check_like(name: str, value: Any, default: Any) -> None:
+    """Raise a ValueError if the value of an option is not of the type of its default, which says what it is.
+
+    Args:
+        name: the option.
+        value: the value that it was given.
+        default: its default; None says nothing about the type.
+    """
+    kind = list if isinstance(default, tuple) else type(default)  # JSON has no tuples
+    if default is not None and not _fits(value, kind):
+        raise ValueError(f"{name} must be {_described(kind)}, got {value!r}")
+
+
 def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)

@@ -6,7 +6,6 @@ can be cut off and taken up again, or done by several processes at once.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,15 +61,9 @@ def space_for(model: str) -> Space:
 
 
 def with_parameters(config: RunConfig, parameters: Mapping[str, Any]) -> RunConfig:
-    """``train.NAME``, a field of the run, or an option of the model, as ``--set`` reads them."""
+    """The config with these settings, by the names that `RunConfig.with_setting` knows."""
     for name, value in parameters.items():
-        if name.startswith("train."):
-            train = dataclasses.replace(config.train, **{name.removeprefix("train."): value})
-            config = dataclasses.replace(config, train=train)
-        elif name in ("hidden_size", "num_layers"):
-            config = dataclasses.replace(config, **{name: value})
-        else:
-            config = dataclasses.replace(config, model_options={**config.model_options, name: value})
+        config = config.with_setting(name, value)
     return config
 
 

@@ -8,4 +8,4 @@ from lapse.cli.app import app as app
 
 
 def main() -> None:
-    app()
+    app(prog_name="lapse")

@@ -1,25 +1,38 @@
-"""The application, the words that commands share, and how they fail."""
+"""The application, and the words and checks that commands share."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lapse.cli.endings import Commands
 from lapse.references import is_reference
 
 app = typer.Typer(
+    cls=Commands,
     help="Neural networks that know how much time has passed: learning from irregularly-sampled time series.",
     epilog="Example: `lapse demo`, then `lapse COMMAND --help`",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,  # `Commands` says what went wrong; --debug shows Python's own traceback
 )
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
 
 TaskName = Annotated[
     str, typer.Argument(help="A task of `lapse list`, or package.module:NAME.", metavar="TASK")
@@ -28,8 +41,12 @@ ModelName = Annotated[
     str, typer.Option("--model", "-m", help="A model of `lapse list`, or package.module:Class.")
 ]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Look here first; then in $LAPSE_DATA, the cache, the web.")
+    Path | None,
+    typer.Option(
+        help="Look here first; then in $LAPSE_DATA, the cache, the web.", exists=True, file_okay=False
+    ),
 ]
+Seed = Annotated[int, typer.Option(help="Decides all that is random.", min=0, max=2**63 - 1)]
 Preset = Annotated[str, typer.Option(help="default: what works best here; paper: the paper's protocol.")]
 Setting = Annotated[
     list[str] | None,
@@ -67,8 +84,18 @@ def known(what: str, name: str, names: Iterable[str], find: Callable[[str], Any]
     raise typer.BadParameter(f"no {name!r}; {hint}", param_hint=what)
 
 
-def fail(message: str) -> Any:
-    from rich.console import Console
+def writable(what: str, folder: Path) -> None:
+    """Exit with 2 if nothing can be written to `folder`, which is made if need be: before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write to {folder}: {error.strerror}", param_hint=what) from error
 
-    Console(stderr=True, soft_wrap=True).print(message, style="red", markup=False, highlight=False)
-    raise typer.Exit(1)
+
+def writable_file(what: str, file: Path) -> None:
+    """Exit with 2 if `file` cannot be written: before the work, not after it."""
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder, expected a file", param_hint=what)
+    writable(what, file.parent)

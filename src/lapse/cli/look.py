@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lapse.cli.app import DataDir, TaskName, app, fail, known
+from lapse.cli.app import DataDir, TaskName, app, known, writable
+from lapse.cli.endings import fail, on_interrupt
 
 
 @app.command()
@@ -22,7 +23,9 @@ def demo(
     """
     from lapse.demo import demo as run_demo
 
-    outcome = run_demo(output)
+    writable("--output", output)
+    with on_interrupt("the same command goes on where this one was"):
+        outcome = run_demo(output)
     if outcome.failed:
         fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
 
@@ -78,7 +81,7 @@ def data(
     generate: Annotated[
         bool, typer.Option("--generate", help="walker: simulate rollouts instead of the authors'.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of what is generated or split here.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of what is generated or split here.", min=0)] = None,
 ) -> None:
     """Prepare a task's data and describe them: sizes, gaps, classes, what is missing, where the files are.
 
@@ -86,7 +89,7 @@ def data(
     """
     from rich.console import Console
 
-    from lapse.tasks import TASKS, DataFileError, find
+    from lapse.tasks import TASKS, find
     from lapse.tasks.describe import describe
 
     known("TASK", task, TASKS, find)
@@ -96,8 +99,6 @@ def data(
     try:
         with Console(stderr=True).status(f"preparing {task}"):
             splits = find(task).load(data_dir, **options)
-    except DataFileError as error:
-        fail(f"lapse data {task}: {error}")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     Console().print(describe(find(task), splits))

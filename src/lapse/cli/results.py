@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from lapse.cli.app import DataDir, RunsDir, app, fail, known
+from lapse.cli.app import DataDir, RunsDir, Seed, app, known, writable, writable_file
+from lapse.cli.endings import on_interrupt
 
 
 @app.command()
@@ -32,7 +33,7 @@ def table(
     from lapse.report.collection import Collection, NoRuns
     from lapse.report.formats import FORMATS
     from lapse.report.page import with_baselines
-    from lapse.report.tables import NothingFinished, build_tables
+    from lapse.report.tables import build_tables
 
     known("--format", format, FORMATS)
     try:
@@ -40,8 +41,6 @@ def table(
         tables = build_tables(collection)
     except NoRuns as error:
         raise typer.BadParameter(str(error), param_hint="DIR") from error
-    except NothingFinished as error:
-        fail(f"lapse table: {error}")
     if baselines:
         with Console(stderr=True).status("computing baselines"):
             tables = [with_baselines(each, data_dir)[0] for each in tables]
@@ -70,18 +69,15 @@ def report(
 
     from lapse.report.collection import NoRuns
     from lapse.report.page import report as make_page
-    from lapse.report.tables import NothingFinished
     from lapse.sequences.storage import write_atomically
 
     target = output or runs / "report.html"
+    writable_file("--output", target)
     try:
         with Console(stderr=True).status("reading runs") as status:
             page = make_page(runs, data_dir, say=lambda title: status.update(f"drawing {title}"))
     except NoRuns as error:
         raise typer.BadParameter(str(error), param_hint="DIR") from error
-    except NothingFinished as error:
-        fail(f"lapse report: {error}")
-    target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, lambda file: file.write(page.encode()))
     typer.echo(target)
 
@@ -94,7 +90,7 @@ def gradients(
     models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
     lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2)] = 256,
     hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1)] = 128,
-    seed: Annotated[int, typer.Option(help="Of weights, inputs and gaps.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """The theory's figures and numbers: error flow, Jacobians, theorems, loss surfaces.
 
@@ -111,14 +107,16 @@ def gradients(
         settings = Settings(chosen, lags, hidden_size, seed=seed)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    writable("--output", output)
     start = time.monotonic()
     exhibits = []
-    for exhibit in run(settings):
-        exhibits.append(exhibit)
-        write(exhibit, output)
-        typer.echo(f"{time.monotonic() - start:6.1f} s  {exhibit.name}", err=True)
-        typer.echo(f"{exhibit.name}: {exhibit.caption}")
-    write_index(exhibits, output)
+    with on_interrupt(f"what is finished is in {output}; the same command begins anew"):
+        for exhibit in run(settings):
+            exhibits.append(exhibit)
+            write(exhibit, output)
+            write_index(exhibits, output)
+            typer.echo(f"{time.monotonic() - start:6.1f} s  {exhibit.name}", err=True)
+            typer.echo(f"{exhibit.name}: {exhibit.caption}")
 
 
 @app.command()
@@ -148,11 +146,14 @@ def bench(
         known("--only", name, speed.SECTIONS)
     for name in model or ():
         known("--model", name, registry.layers(), registry.find_layer)
+    if output is not None:
+        writable_file("--json", output)
     settings = speed.Settings(repeats, threads, tuple(model or ()))
     lines = []
-    for one in speed.bench(sections, settings):
-        typer.echo(f"{one.name}: {one.ratio:.2f}", err=True)
-        lines.append(one)
+    with on_interrupt("nothing is kept of it; `--only SECTION` measures less"):
+        for one in speed.bench(sections, settings):
+            typer.echo(f"{one.name}: {one.ratio:.2f}", err=True)
+            lines.append(one)
     typer.echo(speed.markdown(lines), nl=False)
     if output is not None:
         output.write_text(json.dumps(speed.record(lines, settings), indent=1) + "\n")

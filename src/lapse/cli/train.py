@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from lapse.cli.app import DataDir, ModelName, Output, Preset, Setting, TaskName, app, fail, known
+from lapse.cli.app import (
+    DataDir,
+    ModelName,
+    Output,
+    Preset,
+    Seed,
+    Setting,
+    TaskName,
+    app,
+    known,
+    writable,
+)
+from lapse.cli.endings import fail, on_interrupt
 
 
 @app.command()
@@ -19,24 +32,23 @@ def train(
     task: TaskName,
     model: ModelName = "ode-lstm",
     preset: Preset = "default",
-    seed: Annotated[int, typer.Option(help="Decides weights, order of batches and dropout.")] = 0,
+    seed: Seed = 0,
     setting: Setting = None,
     output: Output = Path("runs"),
     data_dir: DataDir = None,
-    devices: Annotated[int, typer.Option(help="Processes on this machine, data-parallel.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.")] = 1,
+    devices: Annotated[int, typer.Option(help="Processes on this machine, data-parallel.", min=1)] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.", min=1)] = 1,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
 ) -> None:
     """One run: train, restore the best epoch by validation, test once. Goes on where an earlier call was cut off.
 
     Example: `lapse train mini-digits --model ode-lstm --set form=autonomous --set train.epochs=30`
     """
-    from lapse.runs import RunBusy, run
-    from lapse.tasks import DataFileError
-    from lapse.training import DamagedCheckpoint, NonFiniteError, OtherTraining, SeesTheFuture
+    from lapse.runs import run
 
     config = configure(task, model, preset, seed, setting or [])
-    try:
+    writable("--output", output)
+    with on_interrupt(f"the same command goes on after the last whole epoch, from {config.folder(output)}"):
         result = run(
             config,
             output,
@@ -46,15 +58,6 @@ def train(
             devices=devices,
             nodes=nodes,
         )
-    except (
-        DamagedCheckpoint,
-        DataFileError,
-        NonFiniteError,
-        OtherTraining,
-        RunBusy,
-        SeesTheFuture,
-    ) as error:
-        fail(f"lapse train {task}: {error}")
     if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes of one machine, one speaks
         typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
 
@@ -98,13 +101,10 @@ def study(
     if file:
         hours = hours_left(configs, output, data_dir)
         typer.echo(f"{len(configs)} runs; at most {hours:.1f} hours of one core are left", err=True)
+    writable("--output", output)
     place = _workers(ray, output, workers, threads, data_dir)
-    try:
-        with Progress(workers) as progress:
-            outcome: Outcome = run_study(configs, output, workers=place, watchers=[progress])
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on where this one was", err=True)
-        raise typer.Exit(130) from None
+    with on_interrupt("the same command goes on where this one was"), Progress(workers) as progress:
+        outcome: Outcome = run_study(configs, output, workers=place, watchers=[progress])
     typer.echo(f"{len(outcome.results)} of {len(outcome.runs)} runs are done in {output}")
     if outcome.failed:
         fail("\n".join(f"failed: {run.folder / 'error.txt'}" for run in outcome.failed))
@@ -116,7 +116,7 @@ def tune(
     model: ModelName = "ode-lstm",
     trials: Annotated[int, typer.Option(help="Trials in all, earlier ones included.", min=1)] = 20,
     preset: Preset = "default",
-    seed: Annotated[int, typer.Option(help="Decides the runs and the search.")] = 0,
+    seed: Seed = 0,
     setting: Setting = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the trials.")] = Path("trials"),
     data_dir: DataDir = None,
@@ -127,7 +127,6 @@ def tune(
 
     Example: `lapse tune mini-digits --model ode-lstm --trials 20 --set train.epochs=15`
     """
-    from lapse.tune import TuningFailed
     from lapse.tune import tune as search
 
     config = configure(task, model, preset, seed, setting or [])
@@ -136,10 +135,9 @@ def tune(
         outcome = "failed" if trial.value is None else f"{trial.value:.5g}"
         typer.echo(f"trial {trial.number}: {outcome}  {json.dumps(trial.params)}", err=True)
 
-    try:
+    writable("--output", output)
+    with on_interrupt("the same command goes on with the trial that was cut off"):
         best = search(config, output, trials, data_dir=data_dir, progress=True, after_trial=tell)
-    except (ImportError, TuningFailed) as error:
-        fail(f"lapse tune {task}: {error}")
     typer.echo(f"validation {best.metric} {best.value:.5g} is the best of {best.trials} trials; its test:")
     settings = "".join(f" --set {word}" for word in setting or [])
     typer.echo(f"{best.command(output)}{settings} --preset {preset}")
@@ -152,10 +150,7 @@ def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir
         return LocalWorkers(output, workers, threads=threads, data_dir=data_dir)
     from lapse.study.cluster import RayWorkers
 
-    try:
-        return RayWorkers(output, ray, count=workers, threads=threads, data_dir=data_dir)
-    except ImportError as error:
-        fail(f"lapse study --ray: {error}")
+    return RayWorkers(output, ray, count=workers, threads=threads, data_dir=data_dir)
 
 
 def _configs_of_file(file: Path) -> list[Any]:
@@ -174,9 +169,10 @@ def _configs_of_grid(tasks: str, models: str, seeds: int, preset: str, settings:
     from lapse import MODELS
     from lapse.study import Grid
 
-    if not _names(tasks):
-        raise typer.BadParameter("name at least one task, or give a FILE", param_hint="--tasks")
     names = list(MODELS) if models == "all" else _names(models)
+    for what, given in {"--tasks": _names(tasks), "--models": names}.items():
+        if not given:
+            raise typer.BadParameter("name at least one, or give a FILE of a study", param_hint=what)
     try:
         grid = Grid(_names(tasks), names, range(seeds), settings)
     except ValueError as error:
@@ -199,38 +195,28 @@ def configure(task: str, model: str, preset: str, seed: int, settings: Iterable[
     known("--preset", preset, PRESETS)
     try:
         config = PRESETS[preset](find(task), model, seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--preset") from error
+    try:
         for setting in settings:
-            config = _with_setting(config, find(task), setting)
-        config.model_config(find(task))  # refuses what a model cannot be
-    except (TypeError, ValueError) as error:
+            config = config.with_setting(*_name_and_value(setting))
+        config.check_model()
+    except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
     return config
 
 
-def _with_setting(config: Any, task: Any, setting: str) -> Any:
-    """`train.NAME`, a field of the run or of its model, an option of the task, or else an option of the layer."""
-    from lapse.runs import ARCHITECTURE
-
+def _name_and_value(setting: str) -> tuple[str, Any]:
+    """`NAME=VALUE`; numbers, lists and null as JSON reads them, true and false in any case of letters, else a word."""
     name, equals, text = setting.partition("=")
     if not equals:
         raise ValueError(f"expected NAME=VALUE, got {setting!r}")
-    value = _plain_value(text)
-    if name.startswith("train."):
-        field = name.removeprefix("train.")
-        known("--set", field, [f.name for f in dataclasses.fields(config.train)])
-        return dataclasses.replace(config, train=dataclasses.replace(config.train, **{field: value}))
-    if name in ("hidden_size", "num_layers"):
-        return dataclasses.replace(config, **{name: value})
-    if name in ARCHITECTURE:
-        return dataclasses.replace(config, architecture={**config.architecture, name: value})
-    if name in task.options:
-        return dataclasses.replace(config, task_options={**config.task_options, name: value})
-    return dataclasses.replace(config, model_options={**config.model_options, name: value})
-
-
-def _plain_value(text: str) -> Any:
-    """Numbers, true, false, null and lists as JSON reads them; anything else is a word."""
+    if text.lower() in ("true", "false"):
+        return name, text.lower() == "true"
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
-        return text
+        return name, text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {text}")
+    return name, value

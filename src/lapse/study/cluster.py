@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from lapse.extras import extra
 from lapse.runs import RunConfig
 from lapse.study.local import ending_of, work
 from lapse.study.schedule import Ending, Run
+
+PATIENCE = 10.0  # seconds to wait for a cluster to answer
+
+
+class ClusterNotFound(RuntimeError):
+    """Nobody answers at the address of the cluster."""
 
 
 class RayWorkers:
@@ -37,6 +44,7 @@ class RayWorkers:
 
     def __enter__(self) -> RayWorkers:
         if not self._ray.is_initialized():
+            _check_answers(self.address)
             self._ray.init(**self._cluster(), log_to_driver=False, include_dashboard=False)
             self._started = True
         # A new process for every run, as on one machine; Ray gives it as many threads as processors.
@@ -79,6 +87,20 @@ class RayWorkers:
         except self._ray.exceptions.RayError:
             return Ending.KILLED  # of the worker, its machine, or for want of memory
         return ending_of(status)
+
+
+def _check_answers(address: str) -> None:
+    """Raise at once if nobody listens at `HOST:PORT`, for which Ray itself waits several minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # "auto" and the like, which Ray looks up
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ClusterNotFound(
+            f"no Ray cluster answers at {address} ({error}); `ray status` on its head node tells the address, and "
+            "`local` starts a cluster here"
+        ) from error
 
 
 def _attempt(config: dict[str, Any], root: str, data_dir: str | None, threads: int) -> int:

@@ -27,6 +27,8 @@ class Grid:
     def __post_init__(self) -> None:
         for setting in self.settings:
             which = which_of(setting)
+            if setting.startswith(":"):
+                raise ValueError(f"{setting!r} names no task or model before its colon; leave the colon out")
             if which and which not in (*self.tasks, *self.models):
                 raise ValueError(
                     f"{setting!r} is for {which!r}, which is not in this study; "

@@ -53,7 +53,7 @@ class Plan:
         try:
             _check_words(content, PLAN_WORDS, "the file")
             shared = _settings(content.get("settings", {}))
-            grids = tuple(_grid(grid, shared) for grid in content.get("grids", ()))
+            grids = tuple(_grid(grid, shared) for grid in _tables("grids", content.get("grids", [])))
             _check_used(shared, grids)
         except (TypeError, ValueError) as error:
             raise BadPlan(f"{path}: {error}") from error
@@ -98,8 +98,16 @@ def _strings(name: str, values: Any) -> list[str]:
     return values
 
 
+def _tables(name: str, values: Any) -> list[dict[str, Any]]:
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ValueError(f"{name} must be tables, each below a line [[{name}]]; got {values!r}")
+    return values
+
+
 def _settings(values: Mapping[str, Any]) -> list[str]:
     """As words of `--set`; one that begins with `WHICH:` is for one task or model."""
+    if not isinstance(values, dict):
+        raise ValueError(f"settings must be a table of NAME = VALUE, got {values!r}")
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 

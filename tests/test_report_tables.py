@@ -137,7 +137,7 @@ def test_runs_that_are_not_done_are_counted_and_never_averaged(tmp_path: Path) -
     note = next(note for note in table.notes if note.startswith("Runs left out"))
     assert "1 failed" in note
     assert "1 not finished" in note
-    assert "1 with a result.json" in note
+    assert "1 with a result that cannot be read" in note
 
 
 def test_no_runs_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:

@@ -101,10 +101,10 @@ def _curves(collection: Collection) -> Grid:
 
 
 def _curve_rows(collection: Collection) -> Iterator[tuple[str, str, str, str]]:
-    for run in sorted(collection.finished, key=_task_then_score):
+    for run in sorted((run for run in collection.finished if run.history), key=_task_then_score):
         config = run.result.config
         metric = find(config.task).metrics[0]
-        values = np.array([row[f"validation_{metric.name}"] for row in run.history()])
+        values = np.array([row[f"validation_{metric.name}"] for row in run.history])
         best = values.max() if metric.maximize else values.min()
         first, last = (f"{value:.3g} {metric.unit}" for value in (values[0], best))
         yield f"{config.task} {config.model}", sparkline(values), first, last

@@ -239,12 +239,13 @@ class Result:
         try:
             values = json.loads(content)
             result = Result(**{**values, "config": RunConfig.from_dict(values["config"])})
-            numbers = [*result.test.values(), *result.validation.values(), result.seconds_per_epoch]
+            check_types(result)
+            numbers = [*result.test.values(), *result.validation.values()]
             if not all(isinstance(number, int | float) for number in numbers):
                 raise TypeError(f"expected numbers for figures, got {numbers}")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise UnreadableResult(f"no whole result of this version: {reason}") from error
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise UnreadableResult(f"result.json is not a whole result of this version: {reason}") from error
         return result
 
 
@@ -422,9 +423,9 @@ def read_metrics(folder: str | Path) -> list[dict[str, float]]:
         with path.open(newline="") as file:
             return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
     except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
-        raise ValueError(f"{path} is no table of figures per epoch: {error}") from error
+        raise ValueError(f"no table of figures per epoch: {error}") from error
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+    text = json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -46,7 +46,7 @@ def table(
             tables = [with_baselines(each, data_dir)[0] for each in tables]
     typer.echo(FORMATS[format](tables), nl=False)
     notes = dict.fromkeys(note for each in tables for note in each.notes) if format == "csv" else {}
-    for message in dict.fromkeys((*notes, collection.left_out())):
+    for message in dict.fromkeys((*notes, collection.left_out(), *collection.remarks)):
         if message:
             typer.echo(message, err=True)
 

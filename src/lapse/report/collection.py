@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lapse.models.registry import default_options
-from lapse.runs import MODEL, PRESETS, Result, RunConfig, folder_name
+from lapse.runs import MODEL, PRESETS, RESULT, Result, RunConfig, folder_name, read_metrics
 from lapse.tasks import TASKS
 from lapse.tasks import find as find_task
 
 Settings = dict[str, Any]
+History = list[dict[str, float]]
+MOST_REMARKS = 20  # odd runs that are told of one by one
 
 
 class NoRuns(ValueError):
@@ -24,18 +26,17 @@ class NoRuns(ValueError):
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that is done, and where."""
+    """A run that is done.
+
+    Args:
+        folder: where it is.
+        result: what it found.
+        history: one row per epoch, as `metrics.csv` has it; empty where the file was removed or cannot be read.
+    """
 
     folder: Path
     result: Result
-
-    def history(self) -> list[dict[str, float]]:
-        """One row an epoch, as ``metrics.csv`` has it; nothing where the file was removed."""
-        path = self.folder / "metrics.csv"
-        if not path.exists():
-            return []
-        with path.open(newline="") as file:
-            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    history: History
 
 
 @dataclass(frozen=True)
@@ -56,37 +57,58 @@ class Group:
 
 @dataclass(frozen=True)
 class Collection:
-    """Every run under a folder. Only ``finished`` ones count; the others are there to be counted."""
+    """Every run under a folder. Only finished ones count; the others are there to be counted.
+
+    Args:
+        root: the folder.
+        finished: the runs that are done, with figures that can be compared.
+        failed: the folders of those that left an error.txt.
+        unfinished: the folders of those that are not done.
+        odd: the folders of those that are left out although there is a result.
+        remarks: what is odd, a line for each file, with its place and the reason.
+    """
 
     root: Path
     finished: tuple[FinishedRun, ...]
     failed: tuple[Path, ...]
     unfinished: tuple[Path, ...]
-    unreadable: tuple[Path, ...]
+    odd: tuple[Path, ...]
+    remarks: tuple[str, ...]
 
     @staticmethod
     def read(root: str | Path) -> Collection:
+        """The runs under `root`; a run or file that cannot be read is left out and told of."""
         root = Path(root)
         finished: list[FinishedRun] = []
-        others: dict[str, list[Path]] = {"failed": [], "unfinished": [], "unreadable": []}
+        others: dict[str, list[Path]] = {"failed": [], "unfinished": [], "odd": []}
+        remarks: list[str] = []
         for folder in _run_folders(root):
-            state, result = _state_of(folder)
-            if result is not None:
-                finished.append(FinishedRun(folder, result))
-            else:
-                others[state].append(folder)
+            if not (folder / RESULT).exists():
+                others["failed" if (folder / "error.txt").exists() else "unfinished"].append(folder)
+                continue
+            try:
+                result = _comparable(folder)
+            except (OSError, ValueError) as error:
+                others["odd"].append(folder)
+                remarks.append(f"Left out: {folder.relative_to(root)}: {error}")
+                continue
+            history, remark = _history(folder, root, result)
+            finished.append(FinishedRun(folder, result, history))
+            remarks += remark
         if not finished and not any(others.values()):
             raise NoRuns(
                 f"no runs in {root}: expected folders with config.json, as `lapse train TASK -o {root}` writes them"
             )
-        return Collection(root, tuple(finished), **{name: tuple(paths) for name, paths in others.items()})
+        more = [f"Left out: {len(remarks) - MOST_REMARKS} more"] if len(remarks) > MOST_REMARKS else []
+        folders = {name: tuple(paths) for name, paths in others.items()}
+        return Collection(root, tuple(finished), **folders, remarks=(*remarks[:MOST_REMARKS], *more))
 
     def left_out(self, task: str | None = None) -> str:
         """What is not averaged in, of one task or of all; empty when every run is done."""
         kinds = {
             "failed": "failed (error.txt in its folder says why)",
             "unfinished": "not finished",
-            "unreadable": "with a result.json that this version cannot read",
+            "odd": "with a result that cannot be read or compared",
         }
         counts = {
             words: sum(task is None or _task_of(path) == folder_name(task) for path in getattr(self, kind))
@@ -114,15 +136,26 @@ def _run_folders(root: Path) -> Iterator[Path]:
     yield from sorted(path.parent for path in root.rglob("config.json") if path.parent.name != MODEL)
 
 
-def _state_of(folder: Path) -> tuple[str, Result | None]:
+def _comparable(folder: Path) -> Result:
+    """The result in a folder; a ValueError says why it cannot stand in a table."""
+    result = Result.parse((folder / RESULT).read_bytes())
+    metric = find_task(result.config.task).metrics[0].name
+    if not math.isfinite(score := result.test.get(metric, math.nan)):
+        raise ValueError(f"its test {metric} is {score}" if metric in result.test else f"no test {metric}")
+    departures(result.config)  # a preset that the task does not have
+    return result
+
+
+def _history(folder: Path, root: Path, result: Result) -> tuple[History, list[str]]:
+    """The figures per epoch, and what is odd about them."""
+    column = f"validation_{find_task(result.config.task).metrics[0].name}"
     try:
-        result = Result.read(folder)
-        if result is not None:
-            find_task(result.config.task)
-            return "finished", result
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-        return "unreadable", None
-    return ("failed" if (folder / "error.txt").exists() else "unfinished"), None
+        history = read_metrics(folder)
+        if any(column not in row for row in history):
+            raise ValueError(f"no column {column!r}")
+    except ValueError as error:
+        return [], [f"No learning curve: {folder.relative_to(root)}/metrics.csv: {error}"]
+    return history, []
 
 
 def _task_of(folder: Path) -> str:

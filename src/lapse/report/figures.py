@@ -68,7 +68,7 @@ def data_figures(task: Task, splits: Splits) -> list[Figure]:
 
 def run_figures(table: Table) -> list[Figure]:
     """What the runs did: how they learned, and what their result cost."""
-    drawn = [learning_curves(table)] if any(run.history() for run in _runs(table)) else []
+    drawn = [learning_curves(table)] if any(run.history for run in _runs(table)) else []
     return [*drawn, score_against_cost(table)]
 
 
@@ -94,7 +94,7 @@ def learning_curves(table: Table) -> Figure:
 
 
 def _curve(axes: Axes, group: Group, variant: int, column: str) -> None:
-    histories = [[row[column] for row in run.history()] for run in group.runs]
+    histories = [[row[column] for row in run.history] for run in group.runs]
     histories = [history for history in histories if history]
     if not histories:
         return

@@ -158,7 +158,10 @@ def csv_text(tables: Sequence[Table]) -> str:
 
 
 def json_text(tables: Sequence[Table]) -> str:
-    return json.dumps([described(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
+    return (
+        json.dumps([described(table) for table in tables], indent=2, ensure_ascii=False, allow_nan=False)
+        + "\n"
+    )
 
 
 def terminal(tables: Sequence[Table]) -> str:

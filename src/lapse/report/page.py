@@ -129,7 +129,7 @@ def render(
         collection=collection,
         sections=sections,
         plates=plates,
-        remarks=[collection.left_out(), *remarks],
+        remarks=[collection.left_out(), *collection.remarks, *remarks],
         theme=theme.css(models),
         version=lapse.__version__,
         models=models,

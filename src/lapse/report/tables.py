@@ -110,7 +110,8 @@ class Table:
         return "–" if value is None else f"{value:.{self.judged_by.decimals}f}"
 
     def with_baselines(self, scores: Mapping[str, float]) -> Table:
-        added = tuple(Row(name, (score,), kind="baseline") for name, score in scores.items())
+        defined = {name: score for name, score in scores.items() if math.isfinite(score)}
+        added = tuple(Row(name, (score,), kind="baseline") for name, score in defined.items())
         beaten = _unlearned(self, added)
         return replace(self, rows=(*self.rows, *added), notes=(*self.notes, *beaten))
 
@@ -121,7 +122,8 @@ class Table:
 def build_tables(collection: Collection) -> list[Table]:
     """A table for each task, and one more for each other form of its data that runs were done on."""
     if not collection.finished:
-        raise NothingFinished(f"no run in {collection.root} is finished. {collection.left_out()}")
+        told = " ".join((collection.left_out(), *collection.remarks))
+        raise NothingFinished(f"no run in {collection.root} is finished. {told}")
     return [_table(groups, collection) for groups in collection.variants().values()]
 
 

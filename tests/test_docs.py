@@ -1,4 +1,4 @@
-"""What docs/data.md says is run: its Python as it stands, its commands by name, its tests by their names."""
+"""What the pages say is run: their Python as it stands, commands by name, tests by their names; tables are compared."""
 
 import re
 import subprocess
@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from lapse import TASKS
 from lapse.cli import app
+from lapse.models.registry import layers
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "data.md").read_text()
@@ -52,8 +54,56 @@ def test_the_benchmark_runs() -> None:
     assert re.search(r"events/s, ratio [\d.]+x", shown.stdout)
 
 
-def test_the_python_of_the_models_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(block, "models.md", "exec"), {})
-    assert "p_1" in capsys.readouterr().out
+@pytest.mark.parametrize("page", ["index", "models", "questions", "coming-from"])
+def test_the_python_of_other_pages_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL):
+        exec(compile(block, f"{page}.md", "exec"), names)
+    assert capsys.readouterr().out
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """The cells of the rows of the first table below a heading, without its head."""
+    text = (ROOT / "docs" / f"{page}.md").read_text().split(heading)[1]
+    table = re.findall(r"(?:^\|.*\|$\n)+", text, re.MULTILINE)[0]
+    return [[cell.strip(" `*") for cell in line[1:-1].split(" | ")] for line in table.splitlines()[2:]]
+
+
+def test_what_models_can_do_is_what_their_classes_say() -> None:
+    words = {True: "yes", False: "no"}
+    for name, missing, pieces, forms, _ in rows_of("choosing", "## What each can do"):
+        layer = layers()[name](1, 1)
+        assert missing == words[layer.takes_missing]
+        assert forms == (", ".join(layer.forms) or "–")
+        splitting = [form for form, cell in layer.forms.items() if cell.splits_gaps]
+        if layer.forms:
+            assert pieces == (f"{splitting[0]} form only" if splitting else "no")
+        else:
+            assert pieces == words[layer.cells[0].splits_gaps]
+    assert [row[0] for row in rows_of("choosing", "## What each can do")] == list(layers())
+
+
+def test_the_speed_of_models_is_what_was_measured() -> None:
+    measured = {row[0]: row[6] for row in rows_of("performance", "## Measured")}
+    kinds = {"ode-lstm": "ode-lstm autonomous", "ode-rnn": "ode-rnn rk4"}  # the defaults
+    for name, *_, speed in rows_of("choosing", "## What each can do"):
+        assert speed == measured[f"{kinds.get(name, name)}: reference"]
+
+
+def test_where_models_did_well_is_what_was_published() -> None:
+    for task, _, best, others in rows_of("choosing", "## Where each did well"):
+        asked = TASKS[task.split("`")[0]]
+        sign = -1 if asked.metrics[0].maximize else 1
+        ranking = sorted(asked.published.items(), key=lambda item: sign * item[1].mean)[:3]
+        told = re.findall(r"([\w-]+)`? (\d+\.\d+)", f"{best} {others}")
+        assert [(name, float(value)) for name, value in told] == [(name, s.mean) for name, s in ranking]
+
+
+def test_the_links_of_llms_txt_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text())
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / link).is_file()] == []

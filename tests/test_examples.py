@@ -1,0 +1,61 @@
+"""The scripts in examples/ run as they stand; the tutorials show them."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def printed_by(name: str, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    patch.chdir(folder)
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed_by("patients", tmp_path, monkeypatch, capsys).splitlines()
+    auroc = float(lines[1].split("'auroc': ")[1].split(",")[0])
+    assert auroc > 0.75
+    assert "'auroc': 0.5" in lines[2]
+    assert lines[3].split() == ["patient", "prediction", "p_False", "p_True"]
+    assert (tmp_path / "pbc2-model" / "card.md").exists()
+
+
+def test_sensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    model, trivial, columns, *_, refused = printed_by("sensors", tmp_path, monkeypatch, capsys).splitlines()
+    assert float(model.split()[-1]) > 70 > 40 > float(trivial.split()[-1])
+    assert columns.split() == ["machine", "minute", "prediction", "p_idle", "p_running", "p_worn"]
+    assert "sees the future" in refused
+
+
+def test_own_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = printed_by("own_cell", tmp_path, monkeypatch, capsys)
+    assert out.splitlines() == [
+        "(4, 10, 8) (2, 4, 8)",
+        "padding has no effect: True",
+        "gaps in pieces: True",
+    ]
+    page = (ROOT / "docs" / "tutorial-cell.md").read_text()
+    assert out in page
+
+
+def test_the_cell_is_a_model_by_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lapse.models.registry import find, label_of
+
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    assert find("own_cell:FadingGRU").__name__ == "FadingGRU"
+    assert label_of("own_cell:FadingGRU") == "Fading GRU"
+    sys.modules.pop("own_cell")
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_every_example_is_in_a_tutorial(script: str) -> None:
+    pages = [path.read_text() for path in (ROOT / "docs").glob("tutorial-*.md")]
+    assert sum(f'--8<-- "examples/{script}"' in page for page in pages) == 1

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
@@ -13,7 +14,7 @@ from lapse import TASKS, runs
 from lapse.cli.train import configure
 from lapse.models import SequenceModel
 from lapse.report.collection import Collection, departures
-from lapse.runs import PRESETS, Result, RunBusy, RunConfig, hold, run
+from lapse.runs import PRESETS, Result, RunBusy, RunConfig, UnreadableResult, hold, run
 from lapse.training import TrainConfig
 from unbroken import PHASES, assert_same_run, die, metrics, run_and_die, run_through, small_config
 
@@ -172,3 +173,23 @@ def test_the_digest_of_a_run_recorded_earlier_is_the_same() -> None:
     """A changed digest would do every recorded run again."""
     assert PRESETS["paper"](TASKS["walker"], "gru-ode").digest == "163a6122"
     assert PRESETS["paper"](TASKS["walker"], "ode-lstm").digest == "93acf73a"
+
+
+def test_no_flipped_bit_of_a_result_is_silent(unbroken: Path) -> None:
+    content = (unbroken / "result.json").read_bytes()
+    whole = Result.parse(content)
+    random = np.random.default_rng(0)
+    for bit in random.choice(8 * len(content), min(2000, 8 * len(content)), replace=False).tolist():
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            assert Result.parse(bytes(changed)) == whole  # a space that became a line's end
+        except UnreadableResult:
+            continue
+
+
+def test_a_result_without_a_digest_is_an_earlier_versions(unbroken: Path) -> None:
+    values = json.loads((unbroken / "result.json").read_bytes())
+    assert Result.parse(
+        json.dumps({k: v for k, v in values.items() if k != "digest"}).encode()
+    ) == Result.read(unbroken)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import difflib
-import hashlib
 import json
 import os
 import traceback
@@ -29,7 +28,14 @@ from lapse.models import ModelConfig, Schema, SequenceModel
 from lapse.models.registry import declared, default_options, spelled_out, stored_options
 from lapse.sequences import Sequences
 from lapse.sequences.storage import write_atomically
-from lapse.stored_config import added, check_like, check_types, with_absent_fields, without_absent_fields
+from lapse.stored_config import (
+    added,
+    check_like,
+    check_types,
+    digest_of,
+    with_absent_fields,
+    without_absent_fields,
+)
 from lapse.tasks import Splits, Task
 from lapse.tasks import find as find_task
 from lapse.training import Fitted, TrainConfig, evaluate, fit
@@ -147,7 +153,7 @@ class RunConfig:
         """Eight letters for everything but task, model and seed, which the folder's name spells out."""
         values = without_absent_fields(self)
         values["train"] = {k: v for k, v in without_absent_fields(self.train).items() if k != "seed"}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+        return digest_of(values)[:8]
 
     def folder(self, root: str | Path) -> Path:
         """Where the run is kept under `root`."""
@@ -235,9 +241,14 @@ class Result:
 
     @staticmethod
     def parse(content: bytes) -> Result:
-        """The result that a file holds; `UnreadableResult` says what is wrong with another content."""
+        """The result that a file holds; `UnreadableResult` says what is wrong with another content.
+
+        The digest in the file is verified; results of earlier versions have none.
+        """
         try:
             values = json.loads(content)
+            if "digest" in values and values.pop("digest") != digest_of(values):
+                raise ValueError("it was changed since it was written: its digest is wrong")
             result = Result(**{**values, "config": RunConfig.from_dict(values["config"])})
             check_types(result)
             numbers = [*result.test.values(), *result.validation.values()]
@@ -287,7 +298,8 @@ def run(
             trained = training.finish()
             trained.model.save(folder / MODEL)
             result = trained.test()
-            _write_json(folder / RESULT, dataclasses.asdict(result))
+            values = dataclasses.asdict(result)
+            _write_json(folder / RESULT, values | {"digest": digest_of(values)})
         return result
 
 

@@ -8,6 +8,8 @@ was added keep their folder and still count as done.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from types import NoneType, UnionType
@@ -42,6 +44,11 @@ def without_absent_fields(config: Any) -> dict[str, Any]:
     values = dataclasses.asdict(config)
     newer = {f.name: f.metadata["before"] for f in dataclasses.fields(config) if "before" in f.metadata}
     return {name: value for name, value in values.items() if name not in newer or value != newer[name]}
+
+
+def digest_of(values: Any) -> str:
+    """The SHA-256 of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def check_types(config: Any) -> None:

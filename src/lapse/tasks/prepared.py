@@ -8,7 +8,6 @@ damaged folder is made again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 from lapse.cache import cache_folder
 from lapse.sequences import Sequences
+from lapse.stored_config import digest_of
 from lapse.tasks.base import Splits
 from lapse.tasks.files import DataFileError, Source, writing
 
@@ -48,18 +48,14 @@ def prepared(
 
 
 def _key(sources: tuple[Source, ...], options: dict[str, Any]) -> str:
-    return _digest([VERSION, [s.digest for s in sources], options])[:16]
-
-
-def _digest(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return digest_of([VERSION, [s.digest for s in sources], options])[:16]
 
 
 def _store(splits: Splits, folder: Path) -> None:
     folder.mkdir()
     for name, part in splits.parts().items():
         part.save(folder / f"{name}.safetensors")
-    (folder / "notes.json").write_text(json.dumps({"notes": splits.notes, "digest": _digest(splits.notes)}))
+    (folder / "notes.json").write_text(json.dumps({"notes": splits.notes, "digest": digest_of(splits.notes)}))
 
 
 def _stored(folder: Path, sources: tuple[Source, ...]) -> Splits | None:
@@ -67,7 +63,7 @@ def _stored(folder: Path, sources: tuple[Source, ...]) -> Splits | None:
     try:
         parts = [Sequences.load(folder / f"{name}.safetensors") for name in PARTS]
         stored = json.loads((folder / "notes.json").read_text())
-        whole = stored["digest"] == _digest(stored["notes"])
+        whole = stored["digest"] == digest_of(stored["notes"])
         return Splits(*parts, sources=sources, notes=tuple(stored["notes"])) if whole else None
     except Exception:  # whatever damage leads to: what can be made again is never worth an error
         return None

@@ -26,6 +26,7 @@ FLOW = (
     "kernels",
     "palette",
     "recurrent",
+    "testing",
     "encoders",
     "heads",
     "models",

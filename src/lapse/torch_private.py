@@ -5,11 +5,14 @@ Where one of these names is gone, no call counts as an ordinary one, so that the
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 try:
     _functorch: Any = torch._C._functorch
@@ -73,3 +76,14 @@ def lstm(*arguments: Any) -> tuple[Tensor, Tensor, Tensor] | None:
     kernel: Any = getattr(torch, "_VF", None)
     found: tuple[Tensor, Tensor, Tensor] | None = kernel.lstm(*arguments) if hasattr(kernel, "lstm") else None
     return found
+
+
+def untraced(function: Function) -> Function:
+    """Keep a function out of compiled graphs.
+
+    `torch.compiler.disable` does so too, but it imports the whole compiler, which takes seconds, where it is used as a
+    decorator; the private one imports it when the function is called.
+    """
+    disable: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+    kept: Function = disable(function)
+    return kept

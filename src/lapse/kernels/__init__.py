@@ -16,6 +16,7 @@ from lapse.kernels.setting import backend as backend
 from lapse.kernels.setting import chosen_backend, not_covered
 from lapse.kernels.single import step as step
 from lapse.rows import Rows
+from lapse.torch_private import untraced
 
 
 class Kernel(Protocol):
@@ -61,7 +62,7 @@ def unroll(
     return unroll_reference(cell, input, state, timespans, rows)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@untraced
 def _unroll_untraced(
     cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
 ) -> tuple[Tensor, State]:

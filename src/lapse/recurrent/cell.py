@@ -34,6 +34,10 @@ class Cell(nn.Module, ABC):
     - `free_states`: the names of the states that may be set before the first observation, for example from what is
       known of a patient. The other states follow from these, or count time.
 
+    - `flow_starts_at_output`: whether `flow` over no time gives the output of the last step, as nearly all cells do.
+    - `tolerates_bfloat16`: whether outputs in bfloat16 follow those in float64; not so for a cell whose gates open at
+      exact times.
+
     A cell may also define `program(self, p)`, which writes its step as operations of the fused loop (see
     `lapse.kernels.builder.Builder`). The fused loop serves a cell only if its very class defines `program`: a
     subclass that inherits it may compute something else.
@@ -46,6 +50,8 @@ class Cell(nn.Module, ABC):
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     takes_missing: ClassVar[bool] = False
     splits_gaps: ClassVar[bool] = False
+    flow_starts_at_output: ClassVar[bool] = True
+    tolerates_bfloat16: ClassVar[bool] = True
     free_states: ClassVar[tuple[str, ...]] = ("h",)
 
     def __init__(self, input_size: int, hidden_size: int) -> None:

@@ -37,6 +37,9 @@ class GRUDCell(Cell):
     state_names: ClassVar[tuple[str, ...]] = ("h", "last", "since")
     takes_missing: ClassVar[bool] = True
     splits_gaps: ClassVar[bool] = True
+    flow_starts_at_output: ClassVar[bool] = (
+        False  # a positive b_γ decays even over no time (Che et al., Eq. 11)
+    )
     input_mean: Tensor
 
     def __init__(self, input_size: int, hidden_size: int) -> None:

@@ -46,6 +46,7 @@ class PhasedLSTMCell(Cell):
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "clock")
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
     splits_gaps: ClassVar[bool] = True
+    tolerates_bfloat16: ClassVar[bool] = False  # gaps and periods in 8 bits open the gates at other times
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from lapse import TASKS
 from lapse.cli import app
+from lapse.heads import Classes, Gaussian, Labels, Numbers, Quantiles
 from lapse.models.registry import layers
 
 ROOT = Path(__file__).parents[1]
@@ -107,3 +109,27 @@ def test_the_links_of_llms_txt_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text())
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_the_python_of_the_training_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "training.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "training.md", "exec"), names)
+    assert "nll" in capsys.readouterr().out
+    model, train, test = (names[name] for name in ("model", "train", "test"))
+    figures, trivial = names["evaluate"](model, test), model.head.baseline(train, test)
+    assert figures["nll"] < trivial["nll"]
+    assert (tmp_path / "level" / "before.ckpt").exists()
+
+
+def test_the_training_page_names_every_head_metric_and_setting() -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    for head in (Classes("ab"), Labels(), Numbers(), Gaussian(), Quantiles()):
+        (row,) = re.findall(rf"^\| `{type(head).__name__}` .*$", page, re.MULTILINE)
+        assert row.rstrip(" |").endswith(", ".join(metric.name for metric in head.available))
+    newer = ("weight_decay", "average", "hide", "class_weights", "accumulate")
+    assert all(f"| `{name}` |" in page for name in newer)

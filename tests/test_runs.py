@@ -47,6 +47,23 @@ def test_a_killed_run_resumes_to_the_same_bits(
     assert not list(folder.glob("*.part")) + list(folder.glob(".*.part"))
 
 
+def test_a_run_that_diverges_fails_by_name_and_leaves_no_model(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from lapse.cli import app
+
+    words = ["train", "mini-digits", "-m", "lstm", "-o", str(tmp_path), "--set", "hidden_size=4"]
+    words += ["--set", "train.learning_rate=1e308", "--set", "train.epochs=2", "--set", "train.clip=null"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert "lapse train mini-digits: " in result.stderr
+    assert "Likely cause" in result.stderr
+    (folder,) = Collection.read(tmp_path).failed
+    assert "NonFiniteError" in (folder / "error.txt").read_text()
+    assert not (folder / "result.json").exists()
+    assert not (folder / "model").exists()
+
+
 def test_the_processes_of_these_tests_really_die(processes: Any) -> None:
     assert status(processes, die) == -signal.SIGKILL
 

@@ -84,6 +84,23 @@ def half_a_checkpoint() -> None:
     L.Trainer.save_checkpoint = torn  # type: ignore[method-assign]
 
 
+def between_checkpoints() -> None:
+    """The last checkpoint has become the one before, and the new one has no name yet."""
+    from lapse.training.checkpoints import Checkpoints
+
+    whole, kept = Checkpoints.keep, 0
+
+    def torn(checkpoints: Checkpoints) -> None:
+        nonlocal kept
+        kept += 1
+        if kept == 2:
+            checkpoints.last.replace(checkpoints.before)
+            die()
+        whole(checkpoints)
+
+    Checkpoints.keep = torn  # type: ignore[method-assign]
+
+
 def after_the_checkpoint() -> None:
     """The checkpoint knows an epoch of which metrics.csv does not."""
     Record.write_metrics = at_call(2, Record.write_metrics)  # type: ignore[method-assign]
@@ -112,6 +129,7 @@ PHASES = {
         mid_epoch,
         in_validation,
         half_a_checkpoint,
+        between_checkpoints,
         after_the_checkpoint,
         before_the_test,
         half_a_result,

@@ -1,7 +1,7 @@
-"""The causality gate: a model that answers at every step must not have seen the steps after it.
+"""A check before training: a model that answers at every event must not have seen the events after it.
 
-On Walker2d nine targets in ten are the next input, so a model that looks ahead by one step wins by cheating. The
-gate asks the model itself: outputs up to a step must stay as they are whatever comes later.
+On Walker2d nine targets out of ten are the next input, so a model that looks ahead by one event wins by cheating. The
+check runs the model itself: its outputs up to an event must stay the same, whatever comes after that event.
 """
 
 from __future__ import annotations
@@ -16,26 +16,34 @@ from torch import Tensor
 from lapse.models import SequenceModel
 from lapse.sequences import Batch, Sequences
 
-ROWS, STEPS = 8, 32  # enough for every kind of look ahead, cheap enough to be asked before every training
-# Rounding may differ between batches of different shape; a look ahead differs by orders of magnitude more, since
-# what comes later is changed by several times its own size.
+ROWS, STEPS = (
+    8,
+    32,
+)  # enough to show every kind of looking ahead, and cheap enough for a check before every training
+# Batches of different shape may be rounded differently. A model that looks ahead differs by orders of magnitude more,
+# since what comes later is changed by several times its own size.
 TOLERANCE = 1e-4
 
 
 class SeesTheFuture(ValueError):
-    """A model that was to answer step by step uses steps that have not happened yet."""
+    """A model that answers at every event uses events that have not happened yet."""
 
 
 def check_causality(model: SequenceModel, sequences: Sequences) -> None:
-    """Raise `SeesTheFuture` if the model's answers change with inputs, gaps or lengths that come later."""
+    """Raise `SeesTheFuture` if the model's answers change with inputs, gaps or lengths that come later.
+
+    Args:
+        model: a model that answers at every event; it is left in the mode it was in.
+        sequences: the data of which a few of the longer sequences are used, in the form that the model takes.
+    """
     batch = _sample(sequences).to(next(model.parameters()).device)
     with model.evaluating():
-        for step in _steps_to_ask(batch):
+        for step in _steps_to_check(batch):
             _check_up_to(model, batch, step)
 
 
 def _sample(sequences: Sequences) -> Batch:
-    """A few of the longer sequences, cut to a length at which asking is cheap."""
+    """A few of the longer sequences, cut to a length at which running the model is cheap."""
     rows = np.argsort(sequences.lengths, kind="stable")[-ROWS:]
     batch = sequences.batch(rows)
     timed = ("values", "timespans", "observed", *(("targets",) if sequences.per_step else ()))
@@ -44,14 +52,14 @@ def _sample(sequences: Sequences) -> Batch:
     return dataclasses.replace(batch, lengths=batch.lengths.clamp(max=STEPS), **shorter)
 
 
-def _steps_to_ask(batch: Batch) -> list[int]:
+def _steps_to_check(batch: Batch) -> list[int]:
     last = int(batch.lengths.max()) - 2  # at least one step comes later
     return sorted({0, last // 2, last}) if last >= 0 else []
 
 
 @torch.no_grad()
 def _check_up_to(model: SequenceModel, batch: Batch, step: int) -> None:
-    # Rows that end earlier have no future to hide.
+    # A row that ends before has nothing that comes later.
     going_on = batch.lengths > step + 1
     answers = model(batch)[going_on, : step + 1]
     for what, changed in _other_futures(batch, step).items():
@@ -66,7 +74,7 @@ def _check_up_to(model: SequenceModel, batch: Batch, step: int) -> None:
 
 
 def _other_futures(batch: Batch, step: int) -> dict[str, Batch]:
-    """The batch with what comes after ``step`` changed, in each way that could leak."""
+    """The batch with what comes after `step` changed, in each way that could show in earlier answers."""
     random = torch.Generator().manual_seed(step)
     later = torch.arange(batch.values.shape[1], device=batch.values.device) > step
 

@@ -17,8 +17,10 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY)  ## the environment, in .venv
 
-demo: $(READY)  ## train a few models on irregular events and compare them
+demo: $(READY)  ## train a few models on irregular events, compare them, and fit a real table
 	$(BIN)/lapse demo
+	$(BIN)/lapse example pbc2 -o lapse-demo/pbc2.csv
+	$(BIN)/lapse fit lapse-demo/pbc2.csv -o lapse-demo/pbc2 --yes
 
 test: $(READY)  ## the tests, on all cores
 	$(BIN)/python -m pytest -n auto

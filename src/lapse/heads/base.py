@@ -60,6 +60,8 @@ class Head(nn.Module, ABC):
     available: tuple[Metric, ...]
     # What the constant prediction of `trivial` is called in a table.
     baseline_name: ClassVar[str]
+    # Whether the raw outputs are logits, so that dividing them by a temperature calibrates the probabilities.
+    gives_probabilities: ClassVar[bool] = False
 
     def __init__(self, *, per_step: bool = False, metrics: Sequence[str] = ()) -> None:
         super().__init__()

@@ -39,6 +39,7 @@ class Classes(Head):
         Metric("brier", False, of.brier),
     )
     baseline_name = "majority class"
+    gives_probabilities = True
 
     class_labels: Tensor
     class_weights: Tensor

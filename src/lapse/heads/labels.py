@@ -33,6 +33,7 @@ class Labels(ColumnHead):
         Metric("brier", False, of.label_brier),
     )
     baseline_name = "each label's share"
+    gives_probabilities = True
 
     label_weights: Tensor  # (2, K): how much a label counts that is not given, and one that is
 

@@ -11,9 +11,9 @@ from lapse.models.pooling import POOLS
 from lapse.models.preprocessing import SCALINGS
 from lapse.models.readout import READOUTS
 from lapse.models.registry import spelled_out
-from lapse.stored_config import check_types
+from lapse.stored_config import added, check_types
 
-STATIC = ("state", "head")
+STATIC = ("state", "head", "table")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class ModelConfig:
         summaries: whether the readout also sees last, mean, least, largest and number of each feature's observations.
             Only for one answer per sequence.
         static: where static features enter: "head" (beside the features), "state" (they set the state before the first
-            event), or "state+head".
+            event), "table" (by a regularised linear map of their own that is added to the raw outputs, see
+            `TabularReadout`; only for one answer per sequence), or several of them, joined by "+".
+        ridge: how strongly large weights of the map for "table" are penalised.
         readout: "linear", or "mlp" for one layer of hidden units.
         readout_size: the number of hidden units of an "mlp" readout.
         readout_input: whether the readout sees the event's own values beside the state. Only for one answer per event.
@@ -64,6 +66,8 @@ class ModelConfig:
     difference: bool | tuple[str, ...] = False
     input_dropout: float = 0.0
     state_dropout: float = 0.0
+    # With two classes, 600 is the penalty of logistic regression with C = 1 / 300 on standardised columns.
+    ridge: float = added(600.0, before=600.0)
 
     def __post_init__(self) -> None:
         if isinstance(self.difference, list):
@@ -83,6 +87,8 @@ class ModelConfig:
         for name in ("input_dropout", "state_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
+        if not self.ridge >= 0:
+            raise ValueError(f"ridge must not be negative, got {self.ridge!r}")
         for name in ("hidden_size", "num_layers", "readout_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -23,8 +23,10 @@ from lapse.models.preprocessing import Preprocessing
 from lapse.models.readout import Present, Readout
 from lapse.models.registry import find
 from lapse.models.schema import Schema
+from lapse.models.tabular import TabularReadout
 from lapse.sequences import Batch, Sequences
 from lapse.sequences.ragged import concatenated_ranges
+from lapse.sequences.summaries import static_numbers
 
 
 class SequenceModel(nn.Module):
@@ -63,6 +65,9 @@ class SequenceModel(nn.Module):
         features = self.encoder.output_size if self.pooling is None else self.pooling.output_size
         self.readout = _readout(config, schema, head, features)
         self.present = Present(_compared(config, schema, head)) if config.difference else None
+        self.tabular = _tabular(config, schema, head)
+        if self.tabular is not None:
+            self.readout.start_at_zero()  # the table comes first, and the encoder adds to it
 
     @classmethod
     def for_data(cls, train: Sequences, head: Head | str | None = None, **settings: Any) -> SequenceModel:
@@ -88,6 +93,8 @@ class SequenceModel(nn.Module):
         self.preprocessing.measure(train)
         self.encoder.set_input_mean(self.preprocessing.filled)
         self.head.measure(train)
+        if self.tabular is not None:
+            self.tabular.solve(static_numbers(train), self.head, self.head.targets_of(train))
 
     def conform(self, sequences: Sequences) -> Sequences:
         """The sequences in the form that the model was trained on: columns, words, unit of time, classes.
@@ -110,7 +117,19 @@ class SequenceModel(nn.Module):
         output: Tensor = self.readout(self.state_dropout(state), observations)
         if self.present is not None:
             output = output + self.head.certain(self.present(batch, self.preprocessing.fill))
+        if self.tabular is not None:
+            output = output + self.tabular(batch)
         return output
+
+    def decayed_parameters(self) -> list[nn.Parameter]:
+        """What weight decay acts on: matrices, apart from those with a penalty of their own."""
+        own = set() if self.tabular is None else {id(p) for p in self.tabular.parameters()}
+        return [p for p in self.parameters() if p.dim() > 1 and id(p) not in own]
+
+    @property
+    def penalty(self) -> Tensor | None:
+        """What training adds to the mean loss; None if nothing."""
+        return None if self.tabular is None else self.tabular.penalty
 
     def predict(self, sequences: Sequences, *, batch_size: int = 512) -> Predictions:
         """Answers for any sequences, in their order and with their ids; targets are not looked at.
@@ -119,16 +138,21 @@ class SequenceModel(nn.Module):
             sequences: what to answer for; they are brought into the form of the training table first.
             batch_size: how many sequences are computed at a time; it has no effect on the answers.
         """
-        asked = self.schema.conform(dataclasses.replace(sequences, targets=None, per_step=False))
-        output = self._outputs(asked, batch_size)
+        output = self.outputs(sequences, batch_size=batch_size)
         ids = np.arange(len(sequences)) if sequences.ids is None else sequences.ids
         ids = np.repeat(ids, sequences.lengths) if self.head.per_step else ids
         _check_finite(output, ids)
         return Predictions(ids, sequences.times if self.head.per_step else None, self.head.predict(output))
 
     @torch.no_grad()
-    def _outputs(self, conformed: Sequences, batch_size: int) -> Tensor:
-        """Raw outputs, one row per sequence or per event, in the order of the sequences."""
+    def outputs(self, sequences: Sequences, *, batch_size: int = 512) -> Tensor:
+        """Raw outputs (M, width) for any sequences in their order, one row per sequence or per event.
+
+        Args:
+            sequences: what to answer for; they are brought into the form of the training table first.
+            batch_size: how many sequences are computed at a time.
+        """
+        conformed = self.schema.conform(dataclasses.replace(sequences, targets=None, per_step=False))
         device = next(self.parameters()).device
         rows = conformed.num_events if self.head.per_step else len(conformed)
         gathered: Tensor | None = None
@@ -207,6 +231,12 @@ def _readout(config: ModelConfig, schema: Schema, head: Head, feature_size: int)
     )
 
 
+def _tabular(config: ModelConfig, schema: Schema, head: Head) -> TabularReadout | None:
+    if "table" not in config.static.split("+") or not schema.static:
+        return None
+    return TabularReadout(len(schema.static_inputs), head.width, config.ridge)
+
+
 def _static_size(config: ModelConfig, schema: Schema, place: str) -> int:
     """The width of the static features at one of the places where they can enter: each has a flag beside it."""
     return 2 * len(schema.static_inputs) if place in config.static.split("+") else 0
@@ -215,7 +245,11 @@ def _static_size(config: ModelConfig, schema: Schema, place: str) -> int:
 def _check_question(config: ModelConfig, head: Head) -> None:
     once = [
         name
-        for name, used in (("pooling", config.pooling != "last"), ("summaries", config.summaries))
+        for name, used in (
+            ("pooling", config.pooling != "last"),
+            ("summaries", config.summaries),
+            ("static='table'", "table" in config.static),
+        )
         if used
     ]
     if head.per_step and once:

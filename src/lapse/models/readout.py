@@ -57,6 +57,12 @@ class Readout(nn.Module):
         width = feature_size + static_size + input_size + SUMMARIES_PER_FEATURE * summary_size
         self.map = READOUTS[kind](width, output_size, hidden_size)
 
+    def start_at_zero(self) -> None:
+        """Set the last affine map to zero, so that the first raw outputs are 0."""
+        last = [module for module in self.map.modules() if isinstance(module, nn.Linear)][-1]
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
     def forward(self, features: Tensor, observations: Observations) -> Tensor:
         """Raw outputs, (B, width) from features (B, D), or (B, T, width) from features (B, T, D)."""
         seen = [features]

@@ -74,7 +74,7 @@ def run_figures(table: Table) -> list[Figure]:
 
 def learning_curves(table: Table) -> Figure:
     column = f"validation_{table.metric}"
-    with _canvas() as (canvas, axes):
+    with canvas_with_axes() as (canvas, axes):
         for group, variant in zip(table.groups, variants(table), strict=True):
             _curve(axes, group, variant, column)
         for row in _reference(table):
@@ -90,7 +90,7 @@ def learning_curves(table: Table) -> Figure:
             caption += (
                 f" Dotted, grey: the baseline '{row.name}' on the test split, {table.figure(row.mean)}."
             )
-        return _finished(canvas, f"Learning curves, {table.title}", "Learning curves", caption, table)
+        return finished(canvas, f"Learning curves, {table.title}", "Learning curves", caption, table)
 
 
 def _curve(axes: Axes, group: Group, variant: int, column: str) -> None:
@@ -113,7 +113,7 @@ def _curve(axes: Axes, group: Group, variant: int, column: str) -> None:
 
 
 def score_against_cost(table: Table) -> Figure:
-    with _canvas() as (canvas, axes):
+    with canvas_with_axes() as (canvas, axes):
         axes.set_xscale("log")
         places = []
         for row, variant in zip(table.models, variants(table), strict=True):
@@ -132,7 +132,7 @@ def score_against_cost(table: Table) -> Figure:
         caption = f"Test {table.metric} against the time one training took; better is {better}."
         if any(row.std for row in table.models):
             caption += " Bars: one standard deviation."
-        return _finished(
+        return finished(
             canvas, f"Test {table.metric} against cost, {table.title}", "Score against cost", caption, table
         )
 
@@ -195,7 +195,7 @@ def _label_points(canvas: Canvas, axes: Axes, places: Sequence[tuple[float, floa
 
 def gap_histogram(task: Task, train: Sequences) -> Figure:
     gaps = train.gaps
-    with _canvas() as (canvas, axes):
+    with canvas_with_axes() as (canvas, axes):
         median = float(np.median(gaps)) if len(gaps) else 0.0
         if len(gaps):
             _bars(axes, gaps)
@@ -208,7 +208,7 @@ def gap_histogram(task: Task, train: Sequences) -> Figure:
         caption = f"Time between events in the training split: {len(gaps):,} gaps, median {median:.3g}"
         if len(gaps):
             caption += f", from {gaps.min():.3g} to {gaps.max():.3g}"
-        return _finished(canvas, f"Histogram of gaps, {task.name}", "Gaps", caption + ".")
+        return finished(canvas, f"Histogram of gaps, {task.name}", "Gaps", caption + ".")
 
 
 def _bars(axes: Axes, gaps: Array) -> None:
@@ -235,12 +235,12 @@ def example_sequence(task: Task, train: Sequences) -> Figure:
     """The training sequence of median length: its most-observed features at the times they were observed."""
     one = train[int(np.argsort(train.lengths, kind="stable")[len(train) // 2])]
     features = _shown_features(one)
-    with _canvas(rows=len(features)) as (canvas, panels):
+    with canvas_with_axes(rows=len(features)) as (canvas, panels):
         for axes, feature in zip(np.atleast_1d(panels), features, strict=True):
             _events(axes, one, feature)
         np.atleast_1d(panels)[-1].set_xlabel(f"time (1 = {task.time_unit})")
         caption = _example_caption(one, len(features))
-        return _finished(canvas, f"Example sequence, {task.name}", "One sequence", caption)
+        return finished(canvas, f"Example sequence, {task.name}", "One sequence", caption)
 
 
 def _events(axes: Axes, one: Sequences, feature: int) -> None:
@@ -320,7 +320,7 @@ def _plain_log_ticks(axis: Axis) -> None:
 
 
 @contextmanager
-def _canvas(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
+def canvas_with_axes(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
     """A figure in the page's look; no window, no pyplot, nothing left open."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -331,7 +331,7 @@ def _canvas(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
         yield canvas, canvas.subplots(rows, sharex=True)
 
 
-def _finished(
+def finished(
     canvas: Canvas, description: str, title: str, caption: str, table: Table | None = None
 ) -> Figure:
     buffer = io.StringIO()

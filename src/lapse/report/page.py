@@ -104,6 +104,19 @@ def _facts(task: Task, splits: Splits) -> tuple[tuple[str, str], ...]:
     )
 
 
+def environment() -> Any:
+    """Where the templates of the pages are, and how they are filled in: every string is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("lapse.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def render(
     collection: Collection,
     sections: Sequence[Section],
@@ -111,21 +124,13 @@ def render(
     remarks: Sequence[str] = (),
 ) -> str:
     """The page of these parts; every string is escaped by the template."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("lapse.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
+    pages = environment()
+    pages.globals.update(
         formats=formats, display_name=display_name, swatches=swatches, config_text=config_text
     )
-    environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
+    pages.filters["base64"] = lambda content: base64.b64encode(content).decode()
     models = sorted({row.name for section in sections for row in section.table.models})
-    return environment.get_template("page.html.jinja").render(
+    text: str = pages.get_template("page.html.jinja").render(
         collection=collection,
         sections=sections,
         plates=plates,
@@ -134,6 +139,7 @@ def render(
         version=lapse.__version__,
         models=models,
     )
+    return text
 
 
 def display_name(row: Row) -> str:

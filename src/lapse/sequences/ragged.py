@@ -268,6 +268,11 @@ class Sequences:
         )
 
     @property
+    def shape(self) -> tuple[int]:
+        """(S,): as an array of sequences, which is how scikit-learn counts, splits and indexes them."""
+        return (len(self),)
+
+    @property
     def num_events(self) -> int:
         return len(self.times)
 

@@ -49,9 +49,19 @@ class Learner(L.LightningModule):
     def _optimizer(self) -> torch.optim.Optimizer:
         settings: dict[str, Any] = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
         if self.config.optimizer == "adam":
-            return torch.optim.AdamW(self.parameters(), **settings)  # with no decay this is Adam
+            return torch.optim.AdamW(self._decayed_or_not(), **settings)  # with no decay this is Adam
         # The paper's runs used Keras' RMSprop, whose averaging (0.9) and epsilon differ from torch's defaults.
         return torch.optim.RMSprop(self.parameters(), alpha=0.9, eps=1e-7, **settings)
+
+    def _decayed_or_not(self) -> list[Any]:
+        """All parameters; with weight decay, those that it leaves alone in a group of their own."""
+        everything = list(self.parameters())
+        if not self.config.weight_decay:
+            return everything
+        decayed = self.model.decayed_parameters()
+        chosen = {id(parameter) for parameter in decayed}
+        others = [parameter for parameter in everything if id(parameter) not in chosen]
+        return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
     def on_train_epoch_start(self) -> None:
         self._total, self._weight, self._events = 0.0, 0.0, 0
@@ -73,7 +83,8 @@ class Learner(L.LightningModule):
         self._total += float(total.detach())
         self._weight += weight
         self._events += int(batch.lengths.sum())
-        return total / self._share(weight)
+        loss, penalty = total / self._share(weight), self.model.penalty
+        return loss if penalty is None else loss + penalty
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._evaluated.update(self.global_step, self._steps)

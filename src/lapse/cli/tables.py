@@ -1,0 +1,232 @@
+"""Commands for a table of one's own: fit, predict, evaluate, example."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lapse.cli.app import ModelName, Seed, app, known, writable, writable_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lapse.estimators.trial import Trial
+    from lapse.sequences import Sequences
+    from lapse.tables import Roles
+
+TableFile = Annotated[Path, typer.Argument(help="A .csv, .parquet or .arrow table.", metavar="FILE")]
+ModelDir = Annotated[Path, typer.Argument(help="A folder that `lapse fit` wrote.", metavar="MODEL")]
+
+
+@app.command()
+def fit(
+    file: TableFile,
+    id: Annotated[str | None, typer.Option(help="Column of ids.", metavar="COLUMN")] = None,
+    time: Annotated[str | None, typer.Option(help="Column of times.", metavar="COLUMN")] = None,
+    target: Annotated[str, typer.Option(help="What to predict.", metavar="COLUMNS")] = "",
+    values: Annotated[str, typer.Option(help="Features of an event.", metavar="COLUMNS")] = "",
+    static: Annotated[str, typer.Option(help="What never changes.", metavar="COLUMNS")] = "",
+    group: Annotated[str | None, typer.Option(help="What is never split.", metavar="COLUMN")] = None,
+    unit: Annotated[str | None, typer.Option(help="Of time: s, min, h, D.")] = None,
+    long: Annotated[bool, typer.Option("--long", help="A row per measurement.")] = False,
+    variable: Annotated[str | None, typer.Option(help="Long: its name.", metavar="COLUMN")] = None,
+    value: Annotated[str | None, typer.Option(help="Long: its value.", metavar="COLUMN")] = None,
+    model: ModelName = "gru-d",
+    members: Annotated[int, typer.Option(help="Networks to average.", min=1)] = 3,
+    no_boosting: Annotated[bool, typer.Option("--no-boosting", help="Networks alone.")] = False,
+    seed: Seed = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the model.")] = Path("model"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """From a table of events to a checked model.
+
+    A fifth of the ids is held out. COLUMNS have commas between. What is not told
+    is guessed and shown.
+
+    Example: `lapse fit visits.csv --id patient --time day --target died`
+    """
+    from rich.console import Console
+
+    from lapse.models.registry import MODELS, find
+    from lapse.tables import examine
+
+    known("--model", model, MODELS, find)
+    writable("--output", output)
+    console = Console(stderr=True)
+    lists = {"target": _split(target), "values": _split(values), "static": _split(static)}
+    told: dict[str, Any] = lists | {"id": id, "time": time, "group": group, "unit": unit}
+    told |= {"long": long, "variable": variable, "value": value}
+    roles, data = _read(file, told)
+    findings = examine(data)
+    _show_data(console, roles, data, findings)
+    if not yes and sys.stdin.isatty() and not typer.confirm("Go on?", default=True, err=True):
+        raise typer.Exit(1)
+    estimator = _estimator(
+        data, model=model, members=members, boosting=not no_boosting, random_state=seed, progress=True
+    )
+    trial = _tried(estimator, data, console)
+    _write(trial, roles, data, findings, output)
+    _show_trial(trial)
+    typer.echo(f"{output / 'report.html'}\n{output}", err=True)
+
+
+@app.command()
+def predict(
+    model: ModelDir,
+    file: TableFile,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .csv, .parquet or .arrow file; default: stdout.")
+    ] = None,
+) -> None:
+    """Answers for every id of a table.
+
+    Ids come first, then a column per class or number.
+
+    Example: `lapse predict model visits.csv -o predictions.csv`
+    """
+    from lapse.tables.files import write_table
+
+    if output is not None:
+        writable_file("--output", output)
+    with _warnings_told():
+        ensemble, roles = _load(model)
+        table = ensemble.predict(_sequences(file, roles)).frame(id=roles.id, time=roles.time)
+        if output is not None:
+            write_table(table, output)
+    if output is None:
+        typer.echo(table.to_csv(index=False), nl=False)
+
+
+@app.command()
+def evaluate(model: ModelDir, file: TableFile) -> None:
+    """Figures of a model on a table with targets.
+
+    They are JSON: each figure with its 95 % interval.
+
+    Example: `lapse evaluate model later-visits.csv`
+    """
+    from lapse.estimators.trial import score
+
+    with _warnings_told():
+        ensemble, roles = _load(model)
+        data = _sequences(file, roles)
+        if data.targets is None:
+            raise ValueError(f"{file} has no column {', '.join(roles.target)}, which holds the target")
+        trial = score(ensemble, data)
+    figures = {s.name: {k: list(v) for k, v in s.figures.items()} for s in trial.scores}
+    typer.echo(json.dumps({"sequences": trial.test_size, "figures": figures}, indent=2))
+
+
+@app.command()
+def example(
+    name: Annotated[str, typer.Argument(help="pbc2: visits of patients with a liver disease.")] = "pbc2",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; default: NAME.csv.")
+    ] = None,
+) -> None:
+    """Write a small real table to try things on.
+
+    Example: `lapse example pbc2 -o pbc2.csv`
+    """
+    from lapse import examples
+    from lapse.tables.files import write_table
+
+    tables = {"pbc2": examples.pbc2}
+    known("NAME", name, tables)
+    target = output or Path(f"{name}.csv")
+    write_table(tables[name](), target)
+    typer.echo(target)
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """What a model can cope with, as lines on stderr."""
+    from lapse.models import SchemaWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SchemaWarning)
+        yield
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        typer.echo(f"note: {message}", err=True)
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _read(file: Path, told: dict[str, Any]) -> tuple[Roles, Sequences]:
+    from lapse.tables import guess, read_table
+
+    table = read_table(file)
+    roles = guess(table, told)
+    return roles, roles.sequences(table)
+
+
+def _sequences(file: Path, roles: Roles) -> Sequences:
+    from lapse.tables import read_table
+
+    return roles.sequences(read_table(file))
+
+
+def _load(folder: Path) -> tuple[Any, Roles]:
+    from lapse.estimators import Ensemble
+    from lapse.tables import Roles
+
+    ensemble = Ensemble.load(folder)
+    return ensemble, Roles.load(folder / "table.json")
+
+
+def _estimator(data: Sequences, **settings: Any) -> Any:
+    from lapse import heads
+    from lapse.estimators.trial import kind_for
+
+    return kind_for(heads.for_data(data))(**settings)
+
+
+def _tried(estimator: Any, data: Sequences, console: Console) -> Trial:
+    from lapse.estimators.trial import run_trial
+
+    return run_trial(estimator, data, say=lambda message: console.print(message, highlight=False))
+
+
+def _show_data(console: Console, roles: Roles, data: Sequences, findings: list[Any]) -> None:
+    from rich.table import Table
+
+    from lapse.tables.findings import facts
+
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, text in (*roles.described(), *facts(data)):
+        grid.add_row(name, text)
+    console.print(grid)
+    for finding in findings:
+        word, style = ("WARNING", "red") if finding.grave else ("note", "")
+        console.print(f"{word}: {finding.text}", style=style, markup=False, highlight=False)
+
+
+def _show_trial(trial: Trial) -> None:
+    from rich.console import Console
+
+    from lapse.report.trial import terminal, verdict
+
+    console = Console()
+    console.print(terminal(trial))
+    console.print(verdict(trial), markup=False, highlight=False)
+
+
+def _write(trial: Trial, roles: Roles, data: Sequences, findings: list[Any], folder: Path) -> None:
+    from lapse.report.trial import card, page
+    from lapse.sequences.storage import write_atomically
+
+    trial.ensemble.save(folder, card=card(trial, roles, findings))
+    roles.save(folder / "table.json")
+    text = page(trial, roles, data, findings)
+    write_atomically(folder / "report.html", lambda file: file.write(text.encode()))

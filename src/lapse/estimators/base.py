@@ -1,0 +1,249 @@
+"""What the estimators have in common: scikit-learn's way of calling, on sequences of any lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from lapse.estimators import recipe
+from lapse.estimators.ensemble import Ensemble
+from lapse.estimators.fitting import Plan, fit_ensemble
+from lapse.estimators.inputs import Columns, to_sequences
+from lapse.extras import extra
+from lapse.heads import Head
+from lapse.models import Predictions
+from lapse.sequences import Sequences
+from lapse.sequences.arrays import target_array
+from lapse.sequences.ragged import Array
+from lapse.training import TrainConfig
+
+with extra("estimators"):
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.validation import check_is_fitted
+
+
+class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
+    """Networks and boosted trees for irregularly-sampled sequences, called as scikit-learn's estimators are.
+
+    X may be a `lapse.Sequences`; a pandas, polars or pyarrow table, whose columns are named by `id`, `time`, `values`
+    and `static`; a pandas table with (id, time) as its index; a list of (times, values) per sequence; or an array of
+    regular series (sequences, times) or (sequences, channels, times). NaN means "not observed". To split, search or
+    cross-validate, give a `Sequences` or a list: the rows of a table are events, and not sequences.
+
+    Args:
+        model: the layer or encoder, a name of `lapse.MODELS`.
+        hidden_size: its number of units.
+        num_layers: how many of it are stacked.
+        members: how many networks, which differ in their seed, are averaged.
+        boosting: whether boosted trees on summaries of each feature are averaged with the networks.
+        summaries: whether each network also sees those summaries, by a regularised linear map.
+        bin: the width of bins of time into which events are gathered for the networks: a number in the unit of the
+            table; "auto" decides by the data; None for none.
+        epochs: the largest number of epochs; "auto" decides by the number of sequences.
+        batch_size: the number of sequences per batch; "auto" decides by their number.
+        learning_rate: the largest learning rate of AdamW, which falls along a cosine.
+        weight_decay: how strongly matrices of the network are drawn to zero.
+        dropout: the probability of setting a pooled feature to 0 in training.
+        hide: the probability of hiding an observation in training.
+        settings: further fields of `lapse.models.ModelConfig`, which win over those above.
+        validation: the share of the sequences that is held out inside `fit`, by id or group, for early stopping and for
+            the calibration of probabilities.
+        refit: whether networks and trees are trained again on all sequences, for the number of epochs that was best.
+        class_weight: None, or "balanced" to let rare classes count as much as common ones.
+        random_state: the seed of everything random.
+        progress: whether to show the progress of training.
+        id: the column of ids of a table; the first column if None.
+        time: the column of times of a table; the second column if None.
+        values: the columns of features of a table; all that have no other role if None.
+        static: the columns of a table that do not change within a sequence.
+        target: the column, or columns, of a table that hold the target, where `fit` is called without y.
+        group: the column of a table that says which sequences must stay together.
+        unit: the unit of time of a table, such as "h".
+
+    Attributes:
+        ensemble_: what was fitted, a `lapse.estimators.Ensemble`; `ensemble_.save(folder)` stores it.
+        n_features_in_: the number of features of an event.
+    """
+
+    # What a kind of answer is called in `lapse.heads`, how its trees are grown, and whether it is one per event.
+    kind: ClassVar[str]
+    grow: ClassVar[Any]  # a `lapse.estimators.trees.Grow`
+    per_step: ClassVar[bool] = False
+    metrics: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        model: str = "gru-d",
+        hidden_size: int = 32,
+        num_layers: int = 1,
+        *,
+        members: int = 3,
+        boosting: bool = True,
+        summaries: bool = True,
+        bin: float | str | None = "auto",
+        epochs: int | str = "auto",
+        batch_size: int | str = "auto",
+        learning_rate: float = 2e-3,
+        weight_decay: float = 0.3,
+        dropout: float = 0.5,
+        hide: float = 0.3,
+        settings: Mapping[str, Any] | None = None,
+        validation: float = 0.15,
+        refit: bool = True,
+        class_weight: Literal["balanced"] | None = None,
+        random_state: int = 0,
+        progress: bool = False,
+        id: str | None = None,
+        time: str | None = None,
+        values: Sequence[str] | None = None,
+        static: Sequence[str] = (),
+        target: str | Sequence[str] | None = None,
+        group: str | None = None,
+        unit: str | None = None,
+    ) -> None:
+        self.model = model
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.members = members
+        self.boosting = boosting
+        self.summaries = summaries
+        self.bin = bin
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.hide = hide
+        self.settings = settings
+        self.validation = validation
+        self.refit = refit
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.progress = progress
+        self.id = id
+        self.time = time
+        self.values = values
+        self.static = static
+        self.target = target
+        self.group = group
+        self.unit = unit
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Any:
+        """Fit to sequences and their targets.
+
+        Args:
+            X: sequences in any of the forms above.
+            y: one target per sequence, in their order (for a table: in the order of the sorted ids); None to take those
+                that X itself holds.
+            sample_weight: (S,), how much each sequence counts; None for all the same.
+            groups: (S,), which sequences must stay on one side of the internal split; None to take those of X.
+        """
+        data = self._with_targets(self.sequences(X), y)
+        if groups is not None:
+            data = replace(data, groups=np.asarray(groups))
+        if sample_weight is not None:
+            data = replace(data, weights=np.asarray(sample_weight, np.float32))
+        self.n_features_in_ = data.num_features
+        self.ensemble_ = fit_ensemble(self._plan(data), data)
+        return self
+
+    def sequences(self, X: Any) -> Sequences:
+        """X in any accepted form as `Sequences`, which can be split and indexed.
+
+        Args:
+            X: sequences in any of the forms above.
+        """
+        columns = Columns(
+            self.id, self.time, self.values, self.static, self.target, self.group, self.unit, self.per_step
+        )
+        return to_sequences(X, columns)
+
+    def predictions(self, X: Any) -> Predictions:
+        """Everything that is predicted, with ids and names.
+
+        Args:
+            X: sequences in any of the forms above.
+        """
+        check_is_fitted(self, "ensemble_")
+        return self.ensemble_.predict(self.sequences(X))
+
+    def save(self, folder: Any) -> None:
+        """Write the fitted ensemble as a folder; `lapse.estimators.Ensemble.load` and `lapse predict` read it.
+
+        Args:
+            folder: where to.
+        """
+        check_is_fitted(self, "ensemble_")
+        self.ensemble_.save(folder)
+
+    ensemble_: Ensemble
+
+    def _with_targets(self, data: Sequences, y: Any) -> Sequences:
+        """The sequences with y as targets, or with their own."""
+        if y is None:
+            if data.targets is None:
+                raise ValueError(
+                    f"{type(self).__name__} needs targets: pass y, or name the column of a table with target="
+                )
+            return data
+        if len(y) != len(data):
+            raise ValueError(f"y has {len(y)} targets for {len(data)} sequences; expected one for each")
+        return self._encoded(data, np.concatenate(list(y)) if self.per_step else np.asarray(y))
+
+    def _encoded(self, data: Sequences, y: Array) -> Sequences:
+        """The sequences with targets (S, ...), or (N, ...) per event."""
+        return replace(data, targets=target_array(y), per_step=self.per_step, classes=None)
+
+    def _head(self, data: Sequences) -> Head:
+        from lapse.heads import for_data
+
+        head = for_data(data, self.kind, metrics=self.metrics)
+        if self.class_weight is not None:
+            if self.class_weight != "balanced":
+                raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
+            head.balance(data)
+        return head
+
+    def _plan(self, data: Sequences) -> Plan:
+        batch = recipe.batch_size(len(data)) if self.batch_size == "auto" else int(self.batch_size)
+        epochs = recipe.epochs(len(data), batch) if self.epochs == "auto" else int(self.epochs)
+        bin = recipe.bin_width(data) if self.bin == "auto" else self.bin
+        return Plan(
+            head=self._head(data),
+            grow=type(self).grow if self.boosting else None,
+            settings=self._settings(),
+            training=TrainConfig(
+                seed=int(self.random_state),
+                epochs=epochs,
+                batch_size=batch,
+                learning_rate=self.learning_rate,
+                weight_decay=self.weight_decay,
+                warmup=0.1,
+                hide=self.hide,
+                class_weights=self.class_weight,
+                patience=None,
+            ),
+            members=self.members,
+            bin=None if bin is None else float(bin),
+            validation=self.validation,
+            refit=self.refit,
+            progress=self.progress,
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        shared = {
+            "model": self.model,
+            "hidden_size": self.hidden_size,
+            "num_layers": self.num_layers,
+            "scaling": "robust",
+            "clip": 5.0,
+            "state_dropout": self.dropout,
+        }
+        return shared | self._whole_sequence() | dict(self.settings or {})
+
+    def _whole_sequence(self) -> dict[str, Any]:
+        """What is different for one answer per sequence."""
+        return {"pooling": "last+mean+max", "static": "table" if self.summaries else "head"}

@@ -1,0 +1,169 @@
+"""Classifiers: one of several classes per sequence or per event, or several labels at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from lapse.estimators.base import IrregularEstimator
+from lapse.estimators.trees import grow_classes, grow_labels
+from lapse.extras import extra
+from lapse.sequences import Sequences
+from lapse.sequences.ragged import Array
+
+with extra("estimators"):
+    from sklearn.base import ClassifierMixin
+    from sklearn.metrics import accuracy_score
+    from sklearn.utils.multiclass import check_classification_targets
+
+
+class _OneClass(ClassifierMixin, IrregularEstimator):  # type: ignore[misc]
+    """One of several classes, per sequence or per event."""
+
+    kind = "classes"
+    grow = staticmethod(grow_classes)
+    metrics = ("log_loss", "auroc", "auprc", "accuracy", "brier")
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Any:
+        super().fit(X, y, sample_weight, groups)
+        self.classes_ = np.array(self.ensemble_.head.names)
+        return self
+
+    def _encoded(self, data: Sequences, y: Array) -> Sequences:
+        check_classification_targets(y)
+        classes, codes = np.unique(y, return_inverse=True)
+        return replace(super()._encoded(data, codes.astype(np.int64)), classes=tuple(classes.tolist()))
+
+    def _probabilities(self, X: Any) -> Array:
+        found = self.predictions(X)
+        return np.column_stack([found[f"p_{name}"] for name in self.classes_.tolist()])
+
+    def _labels(self, data: Sequences) -> Array:
+        """The classes that sequences hold as their targets."""
+        head = self.ensemble_.head
+        labels: Array = self.classes_[head.targets_of(head.conform(data)).values.numpy()]
+        return labels
+
+
+class IrregularClassifier(_OneClass):
+    """One of several classes per sequence; see `IrregularEstimator` for the arguments.
+
+    Attributes:
+        classes_: the classes, in the order of the columns of `predict_proba`.
+    """
+
+    def predict(self, X: Any) -> Array:
+        """(S,), the most probable class of each sequence.
+
+        Args:
+            X: sequences in any of the accepted forms.
+        """
+        return self.predictions(X)["prediction"]
+
+    def predict_proba(self, X: Any) -> Array:
+        """(S, classes), the probability of each class.
+
+        Args:
+            X: sequences in any of the accepted forms.
+        """
+        return self._probabilities(X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The share of sequences whose class is predicted.
+
+        Args:
+            X: sequences in any of the accepted forms.
+            y: their classes; None to take those that X itself holds.
+            sample_weight: (S,), how much each sequence counts.
+        """
+        data = self.sequences(X)
+        truth = self._labels(self._with_targets(data, None)) if y is None else y
+        return float(accuracy_score(truth, self.predict(data), sample_weight=sample_weight))
+
+
+class IrregularLabeller(_OneClass):
+    """One of several classes per event, which depends on nothing that comes later; see `IrregularEstimator`.
+
+    Targets are one array per sequence with one class per event, or come with X.
+
+    Attributes:
+        classes_: the classes, in the order of the columns of `predict_proba`.
+    """
+
+    per_step = True
+
+    def predict(self, X: Any) -> list[Array]:
+        """One array per sequence, with the most probable class at each event.
+
+        Args:
+            X: sequences in any of the accepted forms.
+        """
+        data = self.sequences(X)
+        return np.split(self.predictions(data)["prediction"], data.offsets[1:-1])
+
+    def predict_proba(self, X: Any) -> list[Array]:
+        """One array (events, classes) per sequence, with the probability of each class at each event.
+
+        Args:
+            X: sequences in any of the accepted forms.
+        """
+        data = self.sequences(X)
+        return np.split(self._probabilities(data), data.offsets[1:-1])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The share of events whose class is predicted.
+
+        Args:
+            X: sequences in any of the accepted forms.
+            y: one array of classes per sequence; None to take those that X itself holds.
+            sample_weight: (S,), how much the events of each sequence count.
+        """
+        data = self.sequences(X)
+        truth = self._labels(self._with_targets(data, None)) if y is None else np.concatenate(list(y))
+        weights = None if sample_weight is None else np.repeat(sample_weight, data.lengths)
+        return float(accuracy_score(truth, self.predictions(data)["prediction"], sample_weight=weights))
+
+    def _whole_sequence(self) -> dict[str, Any]:
+        return {}
+
+
+class IrregularMultiLabelClassifier(ClassifierMixin, IrregularEstimator):  # type: ignore[misc]
+    """Several labels per sequence, each given or not; see `IrregularEstimator` for the arguments.
+
+    Targets are (S, labels) of 0 and 1, and NaN where it is not known whether a label is given.
+    """
+
+    kind = "labels"
+    grow = staticmethod(grow_labels)
+    metrics = ("log_loss", "auroc", "auprc", "accuracy", "brier")
+
+    def predict(self, X: Any) -> Array:
+        """(S, labels) of 0 and 1: whether each label is more probable than not.
+
+        Args:
+            X: sequences in any of the accepted forms.
+        """
+        return (self.predict_proba(X) > 0.5).astype(np.int64)
+
+    def predict_proba(self, X: Any) -> Array:
+        """(S, labels), the probability of each label.
+
+        Args:
+            X: sequences in any of the accepted forms.
+        """
+        found, head = self.predictions(X), cast(Any, self.ensemble_.head)
+        return np.column_stack([found[f"p_{name}"] for name in head.names])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The share of sequences of which every label is predicted.
+
+        Args:
+            X: sequences in any of the accepted forms.
+            y: (S, labels); None to take those that X itself holds.
+            sample_weight: (S,), how much each sequence counts.
+        """
+        data = self.sequences(X)
+        truth = self._with_targets(data, None).targets if y is None else y
+        return float(accuracy_score(truth, self.predict(data), sample_weight=sample_weight))

@@ -1,0 +1,70 @@
+"""Sequences as a plain table: what logistic regression or boosting would be given."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lapse.sequences.ragged import Array, Sequences
+
+STATISTICS = ("last", "mean", "least", "largest", "log-count")
+
+
+class Summaries(NamedTuple):
+    """One row per sequence.
+
+    Args:
+        names: what each column is called: the names of the static features, then "NAME last", "NAME mean", ...
+        values: (S, columns) float64; NaN where a feature was never observed, or a static feature is not known.
+    """
+
+    names: tuple[str, ...]
+    values: Array
+
+
+def summarize(s: Sequences) -> Summaries:
+    """The static features, and of each feature the last, mean, least and largest value, and log(1 + observations).
+
+    Args:
+        s: sequences whose features are all numbers; a category would be averaged like one.
+    """
+    observed = np.ones(s.values.shape, bool) if s.observed is None else s.observed
+    firsts = s.offsets[:-1]
+    count = np.add.reduceat(observed, firsts, axis=0, dtype=np.int64)
+    total = np.add.reduceat(
+        s.values, firsts, axis=0, dtype=np.float64
+    )  # what was not observed is stored as 0
+    least = np.minimum.reduceat(np.where(observed, s.values, np.inf), firsts, axis=0)
+    largest = np.maximum.reduceat(np.where(observed, s.values, -np.inf), firsts, axis=0)
+    rows = np.maximum.reduceat(np.where(observed, np.arange(s.num_events)[:, None], 0), firsts, axis=0)
+    last = np.take_along_axis(s.values, rows, axis=0)
+    found = np.stack([last, total / np.maximum(count, 1), least, largest], -1).astype(np.float64)
+    found = np.where((count > 0)[..., None], found, np.nan)
+    columns = np.concatenate([found, np.log1p(count)[..., None]], -1).reshape(len(s), -1)
+    names = tuple(f"{name} {statistic}" for name in s.features for statistic in STATISTICS)
+    return Summaries(s.static_features + names, np.hstack([static_numbers(s), columns]))
+
+
+def static_numbers(s: Sequences) -> Array:
+    """(S, K) float64, the static features, NaN where one is not known."""
+    if s.static is None:
+        return np.zeros((len(s), 0))
+    known = np.ones(s.static.shape, bool) if s.static_observed is None else s.static_observed
+    return np.where(known, s.static, np.nan).astype(np.float64)
+
+
+def present(s: Sequences) -> Summaries:
+    """One row per event: the static features, of each feature the latest value so far, and the gap before the event.
+
+    Args:
+        s: sequences whose features are all numbers.
+    """
+    observed = np.ones(s.values.shape, bool) if s.observed is None else s.observed
+    firsts = np.repeat(s.offsets[:-1], s.lengths)[:, None]
+    rows = np.maximum.accumulate(np.where(observed, np.arange(s.num_events)[:, None], -1), axis=0)
+    latest = np.take_along_axis(s.values, np.maximum(rows, 0), axis=0).astype(np.float64)
+    latest[rows < firsts] = np.nan  # observed in an earlier sequence, or not yet
+    static = np.repeat(static_numbers(s), s.lengths, axis=0)
+    columns = np.hstack([static, latest, s.timespans[:, None]])
+    return Summaries((*s.static_features, *s.features, "gap before the event"), columns)

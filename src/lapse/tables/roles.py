@@ -1,0 +1,311 @@
+"""What each column of a table is: told by the user, or guessed from names and contents and then shown."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lapse.sequences import Sequences
+from lapse.sequences.columns import MOST_CATEGORIES
+from lapse.sequences.storage import write_atomically
+from lapse.sequences.units import NANOSECONDS
+
+# Names of columns, in the order in which they are believed. They are compared in small letters.
+ID_NAMES = (
+    "id", "stay", "stay_id", "patient", "patient_id", "subject", "subject_id", "case", "recordid", "sequence",
+    "machine", "unit", "device", "user", "customer", "session", "who",
+)  # fmt: skip
+TIME_NAMES = (
+    "time", "timestamp", "datetime", "charttime", "date", "hour", "hours", "minute", "minutes", "second", "seconds",
+    "day", "days", "week", "month", "year", "t", "at",
+)  # fmt: skip
+TARGET_NAMES = ("target", "label", "outcome", "y", "class", "died", "death")
+VARIABLE_NAMES = ("variable", "name", "parameter", "item", "measurement", "label", "feature", "signal")
+VALUE_NAMES = ("value", "values", "measure", "reading", "result")
+UNITS_BY_NAME = {
+    "second": "s", "seconds": "s", "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "day": "D",
+    "days": "D", "week": "W", "weeks": "W",
+}  # fmt: skip
+
+
+class RolesError(ValueError):
+    """The roles of the columns cannot be told, or do not fit the table."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each column is.
+
+    Args:
+        id: the column that says to which sequence a row belongs.
+        time: the column of times.
+        values: the features of an event; of a long table, the names of its variables, or nothing for all of them.
+        target: the columns to predict; none for a table that is only to be predicted.
+        static: columns that do not change within a sequence.
+        variable: of a long table, the column that names what was measured; None for a wide table.
+        value: of a long table, the column of measurements.
+        group: the column that says which sequences must stay together in a split.
+        unit: the unit of time; None if nobody said.
+        per_step: whether every row has a target of its own.
+        unused: columns that take no part, with the reason for each.
+    """
+
+    id: str
+    time: str
+    values: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    variable: str | None = None
+    value: str | None = None
+    group: str | None = None
+    unit: str | None = None
+    per_step: bool = False
+    unused: Mapping[str, str] = field(default_factory=dict)
+
+    def described(self) -> list[tuple[str, str]]:
+        """The roles and their columns, as names and texts for a table."""
+        told = {
+            "id": self.id,
+            "time": self.time + (f" ({self.unit})" if self.unit else " (unit unknown)"),
+            "target": ", ".join(self.target) + (", one per event" if self.per_step else ""),
+            "features": f"{self.value} of each {self.variable}" if self.variable else ", ".join(self.values),
+            "static features": ", ".join(self.static),
+            "group": self.group or "",
+            "not used": "; ".join(f"{name} ({why})" for name, why in self.unused.items()),
+        }
+        return [(role, text) for role, text in told.items() if text]
+
+    def save(self, path: Path) -> None:
+        """Write the roles as JSON, so that other tables of the same kind are read in the same way.
+
+        Args:
+            path: the file.
+        """
+        text = json.dumps(asdict(self), indent=2)
+        write_atomically(path, lambda file: file.write(text.encode()))
+
+    @staticmethod
+    def load(path: Path) -> Roles:
+        """The roles that `save` wrote.
+
+        Args:
+            path: the file.
+        """
+        if not path.is_file():
+            raise ValueError(
+                f"there is no {path}, which `lapse fit` writes: the model was not fitted to a file"
+            )
+        stored: dict[str, Any] = json.loads(path.read_bytes())
+        lists: dict[str, Any] = {
+            name: tuple(names) for name, names in stored.items() if isinstance(names, list)
+        }
+        return Roles(**stored | lists)
+
+    def sequences(self, table: Any) -> Sequences:
+        """The table as `Sequences`; the target may be absent from a table that is only to be predicted.
+
+        Args:
+            table: a pandas table with these columns.
+        """
+        table = with_dates(table, self.time)
+        target = self.target if set(self.target) <= set(table.columns) else ()
+        shared: dict[str, Any] = {
+            "id": self.id,
+            "time": self.time,
+            "static": [name for name in self.static if name in table.columns],
+            "group": self.group,
+            "unit": self.unit,
+        }
+        if self.variable is None:
+            # A column that is not there is the schema's to name, which knows whether the model can do without it.
+            values = [name for name in self.values if name in table.columns]
+            several = target[0] if len(target) == 1 else target
+            return Sequences.from_frame(
+                table,
+                values=values,
+                target=several or None,
+                per_step=self.per_step and bool(target),
+                **shared,
+            )
+        wanted: dict[str, Any] = {"variable": self.variable, "value": self.value}
+        return Sequences.from_long(table, target=target[0] if target else None, **wanted, **shared)
+
+
+def guess(table: Any, told: Mapping[str, Any] | None = None, *, need_target: bool = True) -> Roles:
+    """The roles of the columns of a table.
+
+    Names that are common for a role are believed first; then contents: an id repeats, a static column has one value
+    per id, a target that changes within an id is one per step. Columns of free text, row numbers and columns
+    without any value take no part.
+
+    Args:
+        table: a pandas table.
+        told: roles that are known, as fields of `Roles`; they are checked against the table and never overruled.
+        need_target: whether a table without a target is an error.
+    """
+    told = {name: value for name, value in (told or {}).items() if value}
+    _check_names(table, told)
+    names = [str(name) for name in table.columns]
+    rest = _Rest(table, [name for name in names if name not in _told_names(told)])
+    id = told.get("id") or rest.named("id", ID_NAMES)
+    time = told.get("time") or rest.time()
+    variable, value = _long(rest, told)
+    target = told.get("target") or rest.target(id, need_target)
+    per_step = bool(told.get("per_step")) or any(changes_within(table, id, name) for name in target)
+    unused = rest.unusable()
+    fixed = [name for name in rest.names if not changes_within(table, id, name)]
+    static = told.get("static") or (tuple(fixed) if _repeats(table, id) else ())
+    values = told.get("values") or (() if variable else tuple(n for n in rest.names if n not in static))
+    if not values and not variable:
+        raise RolesError(
+            f"no column is left for the values of events; the table has {names}, of which id, time, target and "
+            "static columns took all; name some with --values"
+        )
+    left = {name: "not named" for name in rest.names if name not in static + values}
+    unit = told.get("unit") or _unit(table, id, time)
+    return Roles(
+        id, time, values, target, static, variable, value, told.get("group"), unit, per_step, unused | left
+    )
+
+
+class _Rest:
+    """The columns that have no role yet."""
+
+    def __init__(self, table: Any, names: list[str]) -> None:
+        self.table, self.names = table, names
+
+    def take(self, name: str) -> str:
+        self.names.remove(name)
+        return name
+
+    def named(self, role: str, known: Sequence[str]) -> str:
+        found = self.find(known)
+        if found is None:
+            raise RolesError(
+                f"which column is the {role}? None of {list(self.table.columns)} has a usual name; tell with --{role}"
+            )
+        return self.take(found)
+
+    def find(self, known: Sequence[str]) -> str | None:
+        lowered = {name.lower(): name for name in self.names}
+        return next((lowered[name] for name in known if name in lowered), None)
+
+    def time(self) -> str:
+        import pandas as pd
+
+        dates = [n for n in self.names if pd.api.types.is_datetime64_any_dtype(self.table[n])]
+        if self.find(TIME_NAMES) is None and len(dates) == 1:
+            return self.take(dates[0])
+        return self.named("time", TIME_NAMES)
+
+    def target(self, id: str, needed: bool) -> tuple[str, ...]:
+        found = self.find(TARGET_NAMES)
+        if found is not None:
+            return (self.take(found),)
+        return (self.named("target", TARGET_NAMES),) if needed else ()
+
+    def unusable(self) -> dict[str, str]:
+        """Take out the columns that a model cannot use, with the reason for each."""
+        found = {name: why for name in self.names if (why := _useless(self.table[name]))}
+        self.names = [name for name in self.names if name not in found]
+        return found
+
+
+def _long(rest: _Rest, told: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The columns of a long table: told, or the only two that are left and have the usual names."""
+    if told.get("variable") or told.get("value") or told.get("long"):
+        variable = told.get("variable") or rest.named("variable", VARIABLE_NAMES)
+        return variable, told.get("value") or rest.named("value", VALUE_NAMES)
+    variable_name, value_name = rest.find(VARIABLE_NAMES), rest.find(VALUE_NAMES)
+    if told.get("values") or variable_name is None or value_name is None:
+        return None, None
+    words = rest.table[variable_name].dtype.kind not in "iufb"
+    return (rest.take(variable_name), rest.take(value_name)) if words else (None, None)
+
+
+def _told_names(told: Mapping[str, Any]) -> set[str]:
+    columns = [value for name, value in told.items() if name not in ("unit", "per_step", "long")]
+    return {name for value in columns for name in ((value,) if isinstance(value, str) else value)}
+
+
+def _check_names(table: Any, told: Mapping[str, Any]) -> None:
+    names = [str(name) for name in table.columns]
+    for name in sorted(_told_names(told) - set(names)):
+        near = difflib.get_close_matches(name, names, n=1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        raise RolesError(f"the table has no column {name!r}{guess} Its columns are {names}")
+    if told.get("unit") and told["unit"] not in NANOSECONDS:
+        raise RolesError(f"the unit of time must be one of {', '.join(NANOSECONDS)}, got {told['unit']!r}")
+
+
+def changes_within(table: Any, id: str, name: str) -> bool:
+    """Whether a column has more than one value within any sequence; a missing value counts as one."""
+    import pandas as pd
+
+    codes, _ = pd.factorize(table[name])
+    pairs = pd.DataFrame({"id": pd.factorize(table[id])[0], "code": codes}).drop_duplicates()
+    return bool(pairs["id"].duplicated().any())
+
+
+def _repeats(table: Any, id: str) -> bool:
+    return bool(table[id].duplicated().any())
+
+
+def _useless(column: Any) -> str | None:
+    """Why a column cannot be a feature; None if it can."""
+    import pandas as pd
+
+    if column.isna().all():
+        return "no value in it"
+    if column.nunique() == 1 and not column.isna().any():
+        return "always the same"
+    if column.dtype.kind in "iu" and column.iloc[0] in (0, 1) and (column.diff()[1:] == 1).all():
+        return "numbers the rows"
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return "a second column of dates"
+    if column.dtype.kind not in "iufb" and column.nunique() > MOST_CATEGORIES:
+        return f"free text: {column.nunique():,} different words"
+    return None
+
+
+def with_dates(table: Any, time: str) -> Any:
+    """The table with its column of times as dates, if it holds dates as text, as every CSV file does.
+
+    Args:
+        table: a pandas table.
+        time: the name of the column.
+    """
+    import pandas as pd
+
+    column = table[time]
+    if column.dtype.kind in "iufbmM" or isinstance(column.dtype, pd.DatetimeTZDtype):
+        return table
+    if not pd.to_numeric(column, errors="coerce").isna().all():
+        return table
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the format had to be guessed
+            dates = pd.to_datetime(column, format="ISO8601")
+    except ValueError as error:
+        raise RolesError(
+            f"column {time!r} holds {column.iloc[0]!r}, expected numbers, or dates such as 2024-05-01 13:45"
+        ) from error
+    return table.assign(**{time: dates})
+
+
+def _unit(table: Any, id: str, time: str) -> str | None:
+    """The unit that the name of a column of numbers says; of dates, the longest in which the median gap is over 1."""
+    column = with_dates(table, time)[time]
+    if column.dtype.kind in "iufb":
+        return UNITS_BY_NAME.get(time.lower())
+    positive = column.groupby(table[id]).diff().dt.total_seconds().abs()
+    median = float(np.nanmedian(positive[positive > 0])) if (positive > 0).any() else 1.0
+    fitting = [unit for unit, size in NANOSECONDS.items() if size <= median * 1e9]
+    return fitting[-1] if fitting else "ns"

@@ -1,0 +1,141 @@
+"""`lapse fit`, `predict`, `evaluate` and `example`: from a file to a checked model and its answers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lapse.cli import app
+from lapse.examples import pbc2
+
+
+def lapse(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_epochs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.estimators.recipe.epochs", lambda *_: 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A fitted model with its table, and what fitting said."""
+    folder = tmp_path_factory.mktemp("pbc2")
+    assert lapse("example", "pbc2", "-o", folder / "pbc2.csv").exit_code == 0
+    done = lapse("fit", folder / "pbc2.csv", "--members", "1", "-o", folder / "model", "--yes")
+    assert done.exit_code == 0, done.stderr
+    (folder / "stdout").write_text(done.stdout)
+    (folder / "stderr").write_text(done.stderr)
+    return folder
+
+
+def test_roles_data_and_rivals_are_shown(folder):
+    told, found = (folder / "stderr").read_text(), (folder / "stdout").read_text()
+    for expected in ("year (unit unknown)", "drug, age, sex", "205", "False 62.9%", "41 are held out"):
+        assert expected in told, expected
+    for expected in (
+        "lapse",
+        "networks alone",
+        "boosted trees",
+        "logistic regression",
+        "majority class",
+        "auroc",
+    ):
+        assert expected in found, expected
+
+
+def test_the_folder_holds_model_card_and_page(folder):
+    card, page = ((folder / "model" / name).read_text() for name in ("card.md", "report.html"))
+    assert "| lapse | 0." in card
+    assert "serBilir" in card
+    assert "Calibration" in page
+    assert "<script" not in page
+    assert "Content-Security-Policy" in page
+
+
+def test_predictions_have_ids_first_and_a_column_per_class(folder):
+    done = lapse("predict", folder / "model", folder / "pbc2.csv", "-o", folder / "answers.parquet")
+    assert done.exit_code == 0, done.stderr
+    answers = pd.read_parquet(folder / "answers.parquet")
+    assert answers.columns.tolist() == ["id", "prediction", "p_False", "p_True"]
+    assert sorted(answers["id"]) == sorted(pbc2()["id"].unique())
+    without = folder / "without.csv"
+    pbc2().drop(columns="died").to_csv(without, index=False)
+    printed = lapse("predict", folder / "model", without).stdout
+    assert printed.splitlines()[0] == "id,prediction,p_False,p_True"
+
+
+def test_evaluate_gives_figures_with_intervals(folder):
+    done = lapse("evaluate", folder / "model", folder / "pbc2.csv")
+    found = json.loads(done.stdout)
+    value, low, high = found["figures"]["lapse"]["auroc"]
+    assert found["sequences"] == 205
+    assert 0.7 < low < value < high <= 1
+
+
+def test_a_table_that_differs_is_described_by_name(folder):
+    def answer(table, command="predict"):
+        table.to_csv(folder / "other.csv", index=False)
+        return lapse(command, folder / "model", folder / "other.csv")
+
+    done = answer(pbc2().drop(columns="serChol").assign(mood=1))
+    assert done.exit_code == 0
+    assert "'serChol' is missing" in done.stderr
+    done = answer(pbc2().rename(columns={"albumin": "albumine"}))
+    assert done.exit_code == 1
+    assert "'albumin' is missing" in done.stderr
+    done = answer(pbc2().replace({"edema": {"No edema": "swollen"}}))
+    assert done.exit_code == 0
+    assert "'swollen', which training never had" in done.stderr
+    done = answer(pbc2().drop(columns="died"), "evaluate")
+    assert done.exit_code == 1
+    assert "no column died" in done.stderr
+
+
+def test_mistakes_end_in_a_line(folder, tmp_path):
+    table = folder / "pbc2.csv"
+    for arguments, message in (
+        (("fit", table, "--target", "dyed"), "did you mean 'died'"),
+        (("fit", tmp_path / "none.csv"), "there is no file"),
+        (("predict", tmp_path, table), "holds no model"),
+        (("example", "pbc2", "-o", tmp_path / "x.doc"), "no known kind"),
+    ):
+        done = lapse(*arguments)
+        assert done.exit_code == 1
+        assert message in " ".join(done.stderr.split())
+    assert lapse("example", "pbc3").exit_code == 2
+
+
+def test_numbers_and_leaks(tmp_path):
+    table = pbc2()[["id", "year", "serBilir", "albumin", "age"]]
+    table["years left"] = np.round(100 - table["age"], 3)
+    table.to_csv(tmp_path / "age.csv", index=False)
+    told = ("--target", "age", "--members", "1", "--yes", "--no-boosting")
+    done = lapse("fit", tmp_path / "age.csv", *told, "-o", tmp_path / "model")
+    assert done.exit_code == 0, done.stderr
+    assert "WARNING: column 'years left' alone ranks the target" in " ".join(done.stderr.split())
+    assert "ridge regression" in done.stdout
+    assert "Predicted and true" in (tmp_path / "model" / "report.html").read_text()
+
+
+def test_one_answer_per_event_from_a_table_with_dates(tmp_path):
+    random = np.random.default_rng(0)
+    x = random.normal(size=600)
+    table = pd.DataFrame(
+        {"machine": np.repeat(range(60), 10), "x": x, "label": np.where(x > 0, "up", "down")}
+    )
+    table["time"] = np.tile(pd.date_range("2024-01-01", periods=10, freq="7min").astype(str), 60)
+    table.to_csv(tmp_path / "machines.csv", index=False)
+    done = lapse("fit", tmp_path / "machines.csv", "--members", "1", "--yes", "-o", tmp_path / "model")
+    assert done.exit_code == 0, done.stderr
+    assert "label, one per event" in done.stderr
+    printed = lapse("predict", tmp_path / "model", tmp_path / "machines.csv").stdout.splitlines()
+    assert printed[0] == "machine,time,prediction,p_down,p_up"
+    assert len(printed) == 601

@@ -38,7 +38,8 @@ def events_table(events: int, seed: int = 0) -> pd.DataFrame:
 def with_lapse(table: pd.DataFrame, index: list[int] | None = None) -> tuple[Tensor, Tensor, list[int]]:
     sequences = Sequences.from_frame(table, id="id", time="time", values=FEATURES)
     batch = next(iter(sequences.batches(BATCH))) if index is None else sequences.batch(index)
-    return batch.values, batch.timespans, batch.index.tolist()
+    padded = batch.padded()
+    return padded.values, padded.timespans, batch.index.tolist()
 
 
 def with_pandas(table: pd.DataFrame, index: list[int] | None = None) -> tuple[Tensor, Tensor, list[int]]:

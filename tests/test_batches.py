@@ -25,35 +25,51 @@ def test_every_sequence_exactly_once_an_epoch(lengths: list[int], batch_size: in
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12))
-def test_a_batch_holds_the_sequences_and_zeros(lengths: list[int]) -> None:
+def test_a_batch_holds_the_sequences_end_to_end(lengths: list[int]) -> None:
     s = ragged(lengths, missing=0.3)
     for batch in s.batches(4):
-        assert batch.values.shape == (len(batch), int(batch.lengths.max()), 2)
-        assert torch.isfinite(batch.timespans).all()
+        chosen = s[batch.index.numpy()]
+        assert batch.lengths.tolist() == chosen.lengths.tolist()
+        for name in ("values", "timespans", "times", "observed"):
+            np.testing.assert_array_equal(getattr(batch, name), getattr(chosen, name))
+        assert batch.timespans.dtype == batch.values.dtype == torch.float32
         assert (batch.timespans >= 0).all()
-        assert (batch.values[~batch.mask] == 0).all()
-        assert (batch.timespans[~batch.mask] == 0).all()
-        assert batch.observed is None or not batch.observed[~batch.mask].any()
-        for row, i in enumerate(batch.index.tolist()):
-            one, length = s[i], int(batch.lengths[row])
-            np.testing.assert_array_equal(batch.values[row, :length], one.values)
-            np.testing.assert_array_equal(batch.timespans[row, :length], one.timespans)
-            np.testing.assert_allclose(batch.times[row, :length], one.times, rtol=1e-6)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12))
+def test_a_batch_is_padded_with_zeros_on_request(lengths: list[int]) -> None:
+    s = ragged(lengths, missing=0.3)
+    for batch in s.batches(4):
+        padded = batch.padded()
+        assert padded.values.shape == (len(batch), int(batch.lengths.max()), 2)
+        for name in ("values", "timespans", "times") + ("observed",) * (batch.observed is not None):
+            tensor = getattr(padded, name)
+            assert not tensor[~padded.mask].any()
+            assert torch.equal(tensor[padded.mask], getattr(batch, name))
+            assert torch.equal(batch.rows.unpad(tensor), getattr(batch, name))
+
+
+def test_an_empty_batch_can_be_made() -> None:
+    """A process may get no row of the last batch."""
+    batch = ragged([2, 3]).batch([])
+    assert len(batch) == 0
+    assert batch.padded().values.shape == (0, 0, 2)
 
 
 def test_absolute_times_count_from_the_start_of_the_clock() -> None:
     s = Sequences.from_arrays([[1, 2], [3, 4, 5]], [[10, 12], [0.5, 4, 9]], starts=[7.0, 0.5])
-    assert s.batch([0, 1]).times.tolist() == [[10, 12, 12], [0.5, 4, 9]]
-    assert s.batch([0]).timespans.tolist() == [[3, 2]]
+    assert s.batch([0, 1]).times.tolist() == [10, 12, 0.5, 4, 9]
+    assert s.batch([0, 1]).timespans.tolist() == [3, 2, 0, 3.5, 5]
 
 
-def test_targets_a_step_are_padded_with_the_steps() -> None:
+def test_targets_per_event_lie_as_the_events_do() -> None:
     s = Sequences.from_arrays(
         [[1, 2], [3]], [[0, 1], [0]], targets=[[[1.0, 2.0]] * 2, [[3.0, 4.0]]], per_step=True
     )
     batch = s.batch([1, 0])
     assert batch.targets is not None
-    assert batch.targets.tolist() == [[[3, 4], [0, 0]], [[1, 2], [1, 2]]]
+    assert batch.targets.tolist() == [[3, 4], [1, 2], [1, 2]]
+    assert batch.rows.pad(batch.targets).tolist() == [[[3, 4], [0, 0]], [[1, 2], [1, 2]]]
 
 
 def orders(s: Sequences, seed: int, epochs: int) -> list[list[int]]:
@@ -85,9 +101,9 @@ def test_an_epoch_can_be_asked_for() -> None:
 def test_little_is_padded() -> None:
     lengths = np.random.default_rng(0).integers(1, 200, 5000)
     s = Sequences.from_arrays([np.zeros(n) for n in lengths], [np.arange(n) for n in lengths])
-    cells = sum(batch.timespans.numel() for batch in s.batches(64))
+    cells = sum(batch.rows.mask.numel() for batch in s.batches(64))
     assert 1 - s.num_events / cells < 0.12
-    cells = sum(batch.timespans.numel() for batch in s.batches(64, shuffle=False))
+    cells = sum(batch.rows.mask.numel() for batch in s.batches(64, shuffle=False))
     assert 1 - s.num_events / cells < 0.03
 
 
@@ -122,7 +138,7 @@ def test_a_batch_moves_as_a_tensor_does() -> None:
 
 def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
-    assert ragged([2]).batch([0]).pin_memory().lengths.tolist() == [3]
+    assert ragged([2]).batch([0]).pin_memory().index.tolist() == [1]
 
 
 def test_the_loader_has_a_dataset_of_single_sequences() -> None:
@@ -142,7 +158,7 @@ def test_lightning_takes_the_loader_and_resumes_its_order(tmp_path: Path) -> Non
 
         def training_step(self, batch: Batch) -> torch.Tensor:
             self.seen.setdefault(self.current_epoch, []).extend(batch.index.tolist())
-            return self.layer(batch.values)[batch.mask].mean()
+            return self.layer(batch.values).mean()
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)

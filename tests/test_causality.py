@@ -1,13 +1,14 @@
 """The causality gate: every model passes on every per-step task, and a cheat is turned away by name."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Sequences
+from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Rows, Sequences
 from lapse.models import ModelConfig, Schema, SequenceModel
 from lapse.recurrent import Hidden
 from lapse.training import TrainConfig, fit
@@ -60,18 +61,19 @@ def test_every_model_is_caught_reading_backward(name: str) -> None:
 class Normalised(AugmentedLSTM):
     """A subtle cheat: outputs are scaled by their size over the whole sequence."""
 
-    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, Hidden]:
-        output, state = super().forward(*args, **kwargs)  # type: ignore[arg-type]
+    def forward(self, *args: Any, rows: Rows, **kwargs: Any) -> tuple[Tensor, Hidden]:  # type: ignore[override]
+        output, state = super().forward(*args, rows=rows, **kwargs)
         assert isinstance(output, Tensor)
-        return output / output.std(1, keepdim=True), state
+        return output / rows.max(output.abs())[rows.row], state
 
 
 class OneStepAhead(AugmentedLSTM):
     """The cheat that pays on Walker2d: the next input is in reach."""
 
-    def forward(self, input: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Hidden]:  # type: ignore[override]
-        ahead = torch.cat([input[:, 1:], input[:, -1:]], 1)
-        return super().forward(ahead, *args, **kwargs)  # type: ignore[arg-type,return-value]
+    def forward(self, input: Tensor, *args: Any, rows: Rows, **kwargs: Any) -> Any:  # type: ignore[override]
+        padded = rows.pad(input)
+        ahead = rows.unpad(torch.cat([padded[:, 1:], padded[:, -1:]], 1))
+        return super().forward(ahead, *args, rows=rows, **kwargs)
 
 
 @pytest.mark.parametrize("cheat", [Normalised, OneStepAhead])

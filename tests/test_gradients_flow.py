@@ -153,10 +153,11 @@ def test_a_recorder_reads_a_loss_of_its_own_in_a_larger_model():
 def test_a_sequence_model_takes_its_batch_as_it_is(name, missing):
     torch.manual_seed(0)
     rows = Batch(
-        values=torch.randn(3, 5, 2),
-        timespans=torch.rand(3, 5),
-        lengths=torch.tensor([5, 2, 4]),
-        observed=torch.rand(3, 5, 2) > 0.3 if missing else None,
+        values=torch.randn(11, 2),
+        timespans=torch.rand(11),
+        times=torch.rand(11),
+        rows=lapse.Rows.flat([5, 2, 4]),
+        observed=torch.rand(11, 2) > 0.3 if missing else None,
         targets=torch.tensor([0, 1, 2]),
         static=None,
         static_observed=None,

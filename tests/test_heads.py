@@ -400,9 +400,6 @@ def test_a_batch_gives_the_targets_of_its_events(kind: str) -> None:
     batch = data.batch([0, 1, 2])
     found = head.targets(batch)
     assert torch.equal(found.values, head.targets_of(data).values)
-    padded = torch.randn(3, 3, head.width)
-    rows = head.outputs(padded, batch)
-    assert torch.equal(rows, torch.cat([padded[0, :1], padded[1, :3], padded[2, :2]]))
 
 
 def test_predictions_that_are_not_finite_are_not_scored(kind: str) -> None:

@@ -206,9 +206,8 @@ class MeanOfInputs(Encoder):
         self.rate, self.output_size = rate, hidden_size
 
     def forward(self, observations: Observations) -> Features:
-        weight = torch.exp(-self.rate * observations.times) * observations.mask
-        weight = (weight / weight.sum(1, keepdim=True)).unsqueeze(-1)
-        final: Tensor = (self.map(observations.inputs) * weight).sum(1)
+        rows, weight = observations.rows, torch.exp(-self.rate * observations.times).unsqueeze(-1)
+        final: Tensor = rows.sum(self.map(observations.inputs) * weight) / rows.sum(weight)
         return Features(None, final)
 
 

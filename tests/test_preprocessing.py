@@ -24,7 +24,7 @@ def seen(s: Sequences, **options: object) -> np.ndarray:
     values = measured(s, **options)(batch).values
     if batch.observed is not None:
         values = values.masked_fill(~batch.observed, torch.nan)
-    return values[batch.mask].numpy()
+    return values.numpy()
 
 
 @given(
@@ -73,7 +73,7 @@ def test_robust_scaling_of_what_is_mostly_one_value() -> None:
 def test_without_scaling_values_stay_and_missing_ones_are_the_mean() -> None:
     s = Sequences.from_arrays([[[1.0, 5.0], [3.0, np.nan]]], [[0, 1]])
     values = measured(s, scaling="none")(s.batch([0])).values
-    assert values.tolist() == [[[1, 5], [3, 5]]]
+    assert values.tolist() == [[1, 5], [3, 5]]
     assert measured(s, scaling="none").filled.tolist() == [2, 5]
     assert measured(s).filled.tolist() == [0, 0]
 
@@ -96,8 +96,8 @@ def test_the_scale_comes_from_training_only() -> None:
 def test_the_unit_of_time_can_be_chosen(time_unit: object, gap: float) -> None:
     s = Sequences.from_arrays([[1, 2, 3]], [[0, 4, 8]])
     observations = measured(s, time_unit=time_unit)(s.batch([0]))
-    assert observations.timespans.tolist() == [[0, gap, gap]]
-    assert observations.times.tolist() == [[0, gap, 2 * gap]]
+    assert observations.timespans.tolist() == [0, gap, gap]
+    assert observations.times.tolist() == [0, gap, 2 * gap]
 
 
 def test_static_features_come_with_a_flag_for_whether_they_are_known() -> None:

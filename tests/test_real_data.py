@@ -130,7 +130,7 @@ def test_mnist_is_coded_in_five_seconds() -> None:
 
 def test_mnist_batches_are_padded_little() -> None:
     train = load("mnist-event").train
-    cells = sum(batch.timespans.numel() for batch in train.batches(256))
+    cells = sum(batch.rows.mask.numel() for batch in train.batches(256))
     assert 1 - train.num_events / cells < 0.12
 
 

@@ -113,7 +113,7 @@ def test_loading_maps_the_file_instead_of_reading_it(tmp_path: Path) -> None:
     s = Sequences.load(tmp_path / "big.safetensors")
     assert not s.values.flags.owndata
     assert not s.values.flags.writeable
-    assert next(iter(s.batches(4))).values.shape == (1, 400_000, 2)
+    assert next(iter(s.batches(4))).values.shape == (400_000, 2)
 
 
 def test_a_saved_file_holds_no_pickle(tmp_path: Path) -> None:

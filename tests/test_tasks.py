@@ -57,9 +57,9 @@ def check_numbers(task: Task, part: Sequences) -> None:
 
 def check_batch(task: Task, part: Sequences) -> None:
     batch = next(iter(part.batches(4)))
-    assert batch.values.shape[2] == task.input_size
+    assert batch.values.shape[1] == task.input_size
     assert batch.targets is not None
-    assert len(batch.targets) == len(batch)
+    assert len(batch.targets) == (len(batch.values) if part.per_step else len(batch))
 
 
 @pytest.mark.parametrize("name", TASKS)

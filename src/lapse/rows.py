@@ -121,7 +121,7 @@ class Rows:
     @_lazy
     def steps(self) -> int:
         """The length of the longest row."""
-        return self.room if self.even else int(self.lengths.max())
+        return self.room if self.even else int(self.lengths.max()) if len(self) else 0
 
     @_lazy
     def count(self) -> int:
@@ -150,6 +150,45 @@ class Rows:
         assert self.order is not None
         steps = torch.repeat_interleave(self._alive, output_size=self.count)
         return self.order[_range(self.count) - self._before[steps]], steps
+
+    @_lazy
+    def row(self) -> Tensor:
+        """(size,) the row of each place, for rows that lie end to end."""
+        assert self.stride == 1
+        assert not self.room
+        return torch.repeat_interleave(self.lengths, output_size=self.size)
+
+    @_lazy
+    def step(self) -> Tensor:
+        """(size,) the step of each place, for rows that lie end to end."""
+        return _range(self.size) - self.starts[self.row]
+
+    @_lazy
+    def mask(self) -> Tensor:
+        """(B, T) bool, which steps each row has, T being the length of the longest."""
+        return _range(self.steps) < self.lengths.unsqueeze(1)
+
+    def pad(self, values: Tensor) -> Tensor:
+        """Values of rows that lie end to end, (size, ...), as (B, T, ...) with zeros beyond the length of each row."""
+        padded = values.new_zeros(len(self) * self.steps, *values.shape[1:])
+        padded = padded.index_copy(0, self._cells.to(values.device), values)
+        return padded.view(len(self), self.steps, *values.shape[1:])
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """Values (B, T, ...) as those of rows that lie end to end, (size, ...)."""
+        return padded.flatten(0, 1).index_select(0, self._cells.to(padded.device))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over the steps of each row, (B, ...), for rows that lie end to end."""
+        total = values.new_zeros(len(self), *values.shape[1:])
+        return total.index_add(0, self.row.to(values.device), values)
+
+    def max(self, values: Tensor) -> Tensor:
+        """The largest value over the steps of each row, (B, ...), for rows that lie end to end."""
+        # The lengths were checked when the rows were made; to look again costs a pass over all of them.
+        lengths = self.lengths.to(values.device)
+        largest: Tensor = torch.segment_reduce(values, "max", lengths=lengths, unsafe=True)
+        return largest
 
     def step_of(self, rows: Tensor, steps: Tensor) -> Tensor:
         """The steps counted from the first one of a row, of steps counted as they are walked."""
@@ -211,10 +250,18 @@ class Rows:
             after = places + self.stride
         else:
             after = places + torch.repeat_interleave(self._alive, self._alive, output_size=self.size)
-        rows = _range(len(self))
-        last = replace(self, backward=False).place(rows, self.lengths - 1)
-        after, last = (index.to(timespans.device) for index in (after.clamp(max=self.size - 1), last))
+        after, last = (index.to(timespans.device) for index in (after.clamp(max=self.size - 1), self.last))
         return timespans.index_select(0, after).index_fill(0, last, 0.0)
+
+    @_lazy
+    def last(self) -> Tensor:
+        """(B,) the place of the last step of each row, whichever way it is walked."""
+        return replace(self, backward=False).place(_range(len(self)), self.lengths - 1)
+
+    @_lazy
+    def _cells(self) -> Tensor:
+        """(size,) where each place of rows that lie end to end comes in padded tensors (B · T, ...)."""
+        return self.row * self.steps + self.step
 
     @_lazy
     def _alive(self) -> Tensor:

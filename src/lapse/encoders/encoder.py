@@ -10,42 +10,41 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lapse.rows import Rows
+
 
 @dataclass(frozen=True)
 class Observations:
-    """B sequences of at most T events, preprocessed: what an encoder is given.
+    """B sequences of N events in all, end to end and preprocessed: what an encoder is given.
+
+    An encoder that works on padded tensors makes them with `rows.pad`, and goes back with `rows.unpad`.
 
     Args:
-        values: (B, T, F), scaled, and filled where nothing was observed; never NaN.
-        observed: (B, T, F) of 0 and 1 in the type of `values`; None if features were never missing in training.
-        timespans: (B, T), the gap before each event, in the model's unit of time.
-        lengths: (B,) int64; what lies beyond the length of a row is padding.
+        values: (N, F), scaled, and filled where nothing was observed; never NaN.
+        observed: (N, F) of 0 and 1 in the type of `values`; None if features were never missing in training.
+        timespans: (N,), the gap before each event, in the model's unit of time.
+        rows: where the events of each sequence lie.
         static: (B, 2 · K), what does not change within a sequence, and whether it is known; None without any.
     """
 
     values: Tensor
     observed: Tensor | None
     timespans: Tensor
-    lengths: Tensor
+    rows: Rows
     static: Tensor | None = None
 
     @property
-    def mask(self) -> Tensor:
-        """(B, T) bool, true for events, false for padding."""
-        steps = torch.arange(self.values.shape[1], device=self.lengths.device)
-        return steps < self.lengths[:, None]
-
-    @property
     def times(self) -> Tensor:
-        """(B, T), the time of each event since the clock of its sequence started, in the model's unit.
+        """(N,), the time of each event since the clock of its sequence started, in the model's unit.
 
         It is summed in float64, since a sum of many float32 numbers loses digits.
         """
-        return self.timespans.double().cumsum(1).to(self.timespans.dtype)
+        summed = self.rows.pad(self.timespans.double()).cumsum(1)
+        return self.rows.unpad(summed).to(self.timespans.dtype)
 
     @property
     def inputs(self) -> Tensor:
-        """(B, T, F), or (B, T, 2 · F) where features may be missing: the values, and which were observed."""
+        """(N, F), or (N, 2 · F) where features may be missing: the values, and which were observed."""
         return self.values if self.observed is None else torch.cat([self.values, self.observed], -1)
 
 
@@ -53,7 +52,7 @@ class Features(NamedTuple):
     """What an encoder makes of B sequences.
 
     Attributes:
-        steps: (B, T, D), the features after each event; None from an encoder that has none.
+        steps: (N, D), the features after each event; None from an encoder that has none.
         final: (B, D), the features after the last event of each sequence.
     """
 
@@ -64,9 +63,8 @@ class Features(NamedTuple):
 class Encoder(nn.Module, ABC):
     """Events in, features out. A stack of cells is one kind, see `RecurrentEncoder`; a scan or attention are others.
 
-    Whatever lies in the padding, and which other sequences are in the batch, must have no effect on the features of a
-    sequence. The constructor of a subclass is called with these arguments, by keyword; `options` of a `ModelConfig`
-    come as further keywords:
+    Which other sequences are in the batch must have no effect on the features of a sequence. The constructor of a
+    subclass is called with these arguments, by keyword; `options` of a `ModelConfig` come as further keywords:
 
     - `input_size`: the number of features of an event.
     - `hidden_size`: the width of the encoder.

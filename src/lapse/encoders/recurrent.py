@@ -52,7 +52,7 @@ class RecurrentEncoder(Encoder):
             observations.values if told else observations.inputs,
             self._first_states(observations),
             timespans=observations.timespans,
-            lengths=observations.lengths,
+            rows=observations.rows,
             observed=observations.observed if told else None,
         )
         return Features(output, self._final(h_n))

@@ -148,18 +148,13 @@ class Head(nn.Module, ABC):
     # What follows.
 
     def targets(self, batch: Batch) -> Targets:
-        """The batch's targets, checked, one row per prediction, without padding."""
+        """The batch's targets, checked, one row per prediction."""
         if batch.targets is None:
             raise ValueError("these sequences carry no targets: give `target=` when they are built")
-        if not self.per_step:
-            return self._targets(batch.targets, batch.weights)
-        mask = batch.mask
-        weights = None if batch.weights is None else batch.weights[:, None].expand_as(mask)[mask]
-        return self._targets(batch.targets[mask], weights)
-
-    def outputs(self, output: Tensor, batch: Batch) -> Tensor:
-        """Raw outputs as rows (M, width), without padding, from a model's (B, width) or (B, T, width)."""
-        return output[batch.mask] if self.per_step else output
+        weights = batch.weights
+        if weights is not None and self.per_step:
+            weights = weights.index_select(0, batch.rows.row.to(weights.device))
+        return self._targets(batch.targets, weights)
 
     def targets_of(self, sequences: Sequences) -> Targets:
         """All targets of the sequences in their order, one row per prediction; wrong ones raise ValueError."""

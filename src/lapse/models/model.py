@@ -105,7 +105,7 @@ class SequenceModel(nn.Module):
         return self.head.conform(self.schema.conform(sequences))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Raw outputs (B, width), or (B, T, width) for one answer per event; the head says what they mean.
+        """Raw outputs (B, width), or (N, width) for one answer per event; the head says what they mean.
 
         Args:
             batch: a batch of sequences that `conform` returned.
@@ -158,8 +158,7 @@ class SequenceModel(nn.Module):
         gathered: Tensor | None = None
         with self.evaluating():
             for batch in conformed.batches(batch_size, shuffle=False):
-                moved = batch.to(device)
-                output = self.head.outputs(self(moved), moved)
+                output = self(batch.to(device))
                 gathered = output.new_empty(rows, self.head.width) if gathered is None else gathered
                 gathered[self._places(conformed, batch).to(device)] = output
         return torch.zeros(0, self.head.width, device=device) if gathered is None else gathered
@@ -225,6 +224,7 @@ def _readout(config: ModelConfig, schema: Schema, head: Head, feature_size: int)
         feature_size,
         head.width,
         config.readout_size,
+        per_step=head.per_step,
         static_size=_static_size(config, schema, "head"),
         input_size=inputs * (2 if schema.missing else 1) if config.readout_input else 0,
         summary_size=inputs if config.summaries else 0,

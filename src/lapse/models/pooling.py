@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lapse.encoders import Features, Observations
+from lapse.rows import Rows
 
 
 class Pool(nn.Module, ABC):
@@ -22,30 +23,30 @@ class Pool(nn.Module, ABC):
         self.size = size
 
     @abstractmethod
-    def forward(self, features: Features, mask: Tensor) -> Tensor:
-        """(B, size), from features and the mask (B, T) that is true for events and false for padding."""
+    def forward(self, features: Features, rows: Rows) -> Tensor:
+        """(B, size), from the features and where the events of each sequence lie."""
 
 
 class Last(Pool):
     """The features after the last event."""
 
-    def forward(self, features: Features, mask: Tensor) -> Tensor:
+    def forward(self, features: Features, rows: Rows) -> Tensor:
         return features.final
 
 
 class Mean(Pool):
     """The mean over all events."""
 
-    def forward(self, features: Features, mask: Tensor) -> Tensor:
-        steps = steps_of(features).masked_fill(~mask.unsqueeze(-1), 0.0)
-        return steps.sum(1) / mask.sum(1, keepdim=True)
+    def forward(self, features: Features, rows: Rows) -> Tensor:
+        total = rows.sum(steps_of(features))
+        return total / rows.lengths.unsqueeze(1).to(total)
 
 
 class Max(Pool):
     """The largest value of each feature over all events."""
 
-    def forward(self, features: Features, mask: Tensor) -> Tensor:
-        return steps_of(features).masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+    def forward(self, features: Features, rows: Rows) -> Tensor:
+        return rows.max(steps_of(features))
 
 
 class Attention(Pool):
@@ -59,10 +60,12 @@ class Attention(Pool):
         self.score = nn.Linear(size, 1, bias=False)
         nn.init.zeros_(self.score.weight)
 
-    def forward(self, features: Features, mask: Tensor) -> Tensor:
-        steps = steps_of(features).masked_fill(~mask.unsqueeze(-1), 0.0)
-        score: Tensor = self.score(steps).masked_fill(~mask.unsqueeze(-1), -torch.inf)
-        return (steps * score.softmax(1)).sum(1)
+    def forward(self, features: Features, rows: Rows) -> Tensor:
+        steps = steps_of(features)
+        score: Tensor = self.score(steps)  # (N, 1)
+        largest = rows.max(score.detach())  # subtracted so that no exponential overflows
+        weight = torch.exp(score - largest.index_select(0, rows.row.to(score.device)))
+        return rows.sum(steps * weight) / rows.sum(weight)
 
 
 POOLS: dict[str, type[Pool]] = {"last": Last, "mean": Mean, "max": Max, "attention": Attention}
@@ -85,12 +88,11 @@ class Pooling(nn.Module):
         self.output_size = size * len(self.pools)
 
     def forward(self, features: Features, observations: Observations) -> Tensor:
-        mask = observations.mask
-        return torch.cat([pool(features, mask) for pool in self.pools], -1)
+        return torch.cat([pool(features, observations.rows) for pool in self.pools], -1)
 
 
 def steps_of(features: Features) -> Tensor:
-    """The features per event (B, T, D), which not every encoder has."""
+    """The features per event (N, D), which not every encoder has."""
     if features.steps is None:
         raise ValueError(
             "the encoder gives no features per event, so it can only answer once per sequence, with pooling='last'"

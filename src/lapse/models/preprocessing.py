@@ -149,7 +149,7 @@ class Preprocessing(nn.Module):
             values=values,
             observed=observed if self.missing else None,
             timespans=batch.timespans.to(self.scale.dtype) / self.time_unit,
-            lengths=batch.lengths,
+            rows=batch.rows,
             static=self._static(batch),
         )
 

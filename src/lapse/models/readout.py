@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lapse.encoders import Observations
-from lapse.models.summaries import SUMMARIES_PER_FEATURE, summaries
+from lapse.models.summaries import SUMMARIES_PER_FEATURE, latest_observed, summaries
 from lapse.sequences import Batch
 
 
@@ -34,6 +34,7 @@ class Readout(nn.Module):
         feature_size: the width of the encoder's features, pooled where there is one answer per sequence.
         output_size: the number of raw outputs.
         hidden_size: the number of hidden units, for a kind that has any.
+        per_step: whether there is one answer per event, or one per sequence.
         static_size: the width of the static features that are to be seen; 0 for none.
         input_size: the width of the event's own inputs that are to be seen; 0 for none.
         summary_size: the number of features of which summaries are to be seen; 0 for none.
@@ -46,11 +47,13 @@ class Readout(nn.Module):
         output_size: int,
         hidden_size: int,
         *,
+        per_step: bool = False,
         static_size: int = 0,
         input_size: int = 0,
         summary_size: int = 0,
     ) -> None:
         super().__init__()
+        self.per_step = per_step
         self.sees_static, self.sees_inputs, self.sees_summaries = (
             size > 0 for size in (static_size, input_size, summary_size)
         )
@@ -64,13 +67,13 @@ class Readout(nn.Module):
         nn.init.zeros_(last.bias)
 
     def forward(self, features: Tensor, observations: Observations) -> Tensor:
-        """Raw outputs, (B, width) from features (B, D), or (B, T, width) from features (B, T, D)."""
+        """Raw outputs, (B, width) from pooled features (B, D), or (N, width) from features per event (N, D)."""
         seen = [features]
         if self.sees_static:
             assert observations.static is not None, "the width of the static features was checked"
             static = observations.static
-            per_step = features.dim() == 3
-            seen.append(static.unsqueeze(1).expand(-1, features.shape[1], -1) if per_step else static)
+            row = observations.rows.row.to(static.device) if self.per_step else None
+            seen.append(static if row is None else static.index_select(0, row))
         if self.sees_inputs:
             seen.append(observations.inputs)
         if self.sees_summaries:
@@ -93,7 +96,7 @@ class Present(nn.Module):
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
 
     def forward(self, batch: Batch, fill: Tensor) -> Tensor:
-        """(B, T, columns).
+        """(N, columns).
 
         Args:
             batch: the raw batch.
@@ -101,17 +104,5 @@ class Present(nn.Module):
         """
         values, observed = batch.values.to(fill.dtype), batch.observed
         if observed is not None:
-            values = last_observed(torch.where(observed, values, fill), observed)
+            values = torch.where(observed, values, fill).gather(0, latest_observed(observed, batch.rows))
         return values.index_select(-1, self.columns)
-
-
-def last_observed(values: Tensor, observed: Tensor) -> Tensor:
-    """(B, T, F): at each event the latest observed value of each feature; before any, what the first event has.
-
-    Args:
-        values: (B, T, F).
-        observed: (B, T, F) bool.
-    """
-    steps = torch.arange(values.shape[1], device=values.device).view(1, -1, 1)
-    latest = torch.where(observed, steps, 0).cummax(1).values
-    return values.gather(1, latest)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lapse.encoders import Observations
+from lapse.rows import Rows
 
 SUMMARIES_PER_FEATURE = 5
 
@@ -16,15 +17,26 @@ def summaries(observations: Observations) -> Tensor:
     These are what a table of features for logistic regression or boosting would hold. A feature that was not observed
     at all has 0 in all of them, which after scaling is its typical value.
     """
-    values = observations.values
-    observed = observations.mask.unsqueeze(-1).expand_as(values)
-    if observations.observed is not None:
-        observed = observed & (observations.observed > 0)
-    count = observed.sum(1)
-    mean = values.masked_fill(~observed, 0.0).sum(1) / count.clamp(min=1)
-    least = values.masked_fill(~observed, torch.inf).amin(1)
-    largest = values.masked_fill(~observed, -torch.inf).amax(1)
-    steps = torch.arange(values.shape[1], device=values.device).view(1, -1, 1)
-    last = values.gather(1, torch.where(observed, steps, 0).amax(1, keepdim=True)).squeeze(1)
+    rows, values = observations.rows, observations.values
+    observed = torch.ones_like(values) if observations.observed is None else observations.observed
+    seen = observed > 0
+    count = rows.sum(observed)
+    mean = rows.sum(values * observed) / count.clamp(min=1)
+    least = -rows.max((-values).masked_fill(~seen, -torch.inf))
+    largest = rows.max(values.masked_fill(~seen, -torch.inf))
+    last = values.gather(0, latest_observed(seen, rows).index_select(0, rows.last.to(values.device)))
     found = torch.stack([last, mean, least, largest], -1).masked_fill((count == 0).unsqueeze(-1), 0.0)
-    return torch.cat([found.flatten(1), count.to(values.dtype).log1p()], -1)
+    return torch.cat([found.flatten(1), count.log1p()], -1)
+
+
+def latest_observed(observed: Tensor, rows: Rows) -> Tensor:
+    """(N, F): the place of the latest observed value of each feature at each event; before any, of the first event.
+
+    Args:
+        observed: (N, F) bool.
+        rows: where the events of each sequence lie.
+    """
+    places = torch.arange(len(observed), device=observed.device).unsqueeze(1)
+    first = rows.starts[rows.row].to(observed.device).unsqueeze(1)
+    # A sequence begins after all those before it, so that its first place is larger than all of theirs.
+    return torch.where(observed, places, first).cummax(0).values

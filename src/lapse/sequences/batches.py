@@ -1,16 +1,17 @@
-"""Padded batches of sequences of like length, reshuffled every epoch."""
+"""Batches of sequences of similar length, reshuffled every epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lapse.rows import Rows
 from lapse.sequences.ragged import Array, Sequences, concatenated_ranges
 
 # Sequences may swap places with others up to a tenth longer or shorter: enough to make every epoch's
@@ -18,93 +19,106 @@ from lapse.sequences.ragged import Array, Sequences, concatenated_ranges
 MIXING = 0.1
 
 
+class Padded(NamedTuple):
+    """The events of a batch, padded with zeros to the longest sequence, T events.
+
+    Attributes:
+        values: (B, T, F) float32.
+        timespans: (B, T) float32.
+        times: (B, T) float64.
+        observed: (B, T, F) bool; None if everything was observed.
+        mask: (B, T) bool, true for events and false for padding.
+    """
+
+    values: Tensor
+    timespans: Tensor
+    times: Tensor
+    observed: Tensor | None
+    mask: Tensor
+
+
 @dataclass(frozen=True)
 class Batch:
-    """B sequences padded with zeros to the longest of them, T events.
+    """B sequences of N events in all, end to end without padding; `rows` says where each one lies.
 
     Args:
-        values: (B, T, F) float32.
-        timespans: (B, T) float32, the gap before each event; finite, never negative.
-        lengths: (B,) int64.
-        observed: (B, T, F) bool; None if everything was observed.
-        targets: (B, ...) or (B, T, ...), int64 or float32; None without any.
+        values: (N, F) float32; 0 where a value was not observed.
+        timespans: (N,) float32, the gap before each event; finite, never negative.
+        times: (N,) float64, the absolute time of each event.
+        rows: where the events of each sequence lie.
+        observed: (N, F) bool; None if everything was observed.
+        targets: (B, ...), or (N, ...) with one target per event; int64 or float32; None without any.
         static: (B, K) float32; None without any.
         static_observed: (B, K) bool; None if every static value is known.
-        index: (B,) int64, the position of each row in the `Sequences` that it came from.
-        starts: (B,) float64, the absolute time at which the clock of each sequence started; None if that is 0.
+        index: (B,) int64, the position of each sequence in the `Sequences` that it came from.
         weights: (B,) float32, how much each sequence counts in training; None if all count the same.
     """
 
     values: Tensor
     timespans: Tensor
-    lengths: Tensor
+    times: Tensor
+    rows: Rows
     observed: Tensor | None
     targets: Tensor | None
     static: Tensor | None
     static_observed: Tensor | None
     index: Tensor
-    starts: Tensor | None = None
     weights: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.rows)
 
     @property
-    def mask(self) -> Tensor:
-        """(B, T) bool, true for events, false for padding."""
-        steps = torch.arange(self.values.shape[1], device=self.lengths.device)
-        return steps < self.lengths[:, None]
+    def lengths(self) -> Tensor:
+        """(B,) int64 on the CPU, the number of events of each sequence."""
+        return self.rows.lengths
 
-    @property
-    def times(self) -> Tensor:
-        """(B, T) float64, the absolute time of each event: the start of its clock and all gaps since then."""
-        since_start = self.timespans.double().cumsum(1)
-        return since_start if self.starts is None else since_start + self.starts[:, None]
+    def padded(self) -> Padded:
+        """The events padded with zeros to the longest sequence; `batch.rows.pad(targets)` pads targets per event."""
+        pad, observed = self.rows.pad, self.observed
+        return Padded(
+            values=pad(self.values),
+            timespans=pad(self.timespans),
+            times=pad(self.times),
+            observed=None if observed is None else pad(observed),
+            mask=self.rows.mask.to(self.values.device),
+        )
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """The batch on another device, as `Tensor.to` moves a tensor; Lightning calls this."""
+        """The batch on another device, as `Tensor.to` moves a tensor; `rows` stay on the CPU."""
         return self._each(lambda tensor: tensor.to(*args, **kwargs))
 
     def pin_memory(self) -> Batch:
+        """The batch in page-locked memory; torch's `DataLoader` calls this."""
         return self._each(lambda tensor: tensor.pin_memory())
 
-    def _each(self, change: Any) -> Batch:
-        old = {field.name: getattr(self, field.name) for field in fields(self)}
-        new: dict[str, Any] = {k: None if tensor is None else change(tensor) for k, tensor in old.items()}
-        return Batch(**new)
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in found.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **changed)
 
 
-def pad(s: Sequences, index: Array) -> Batch:
+def gather(s: Sequences, index: Array) -> Batch:
+    """The sequences at these positions as tensors."""
     lengths = s.lengths[index]
-    rows = concatenated_ranges(s.offsets[:-1][index], lengths)
-    steps = int(lengths.max(initial=0))
-    # Where each event goes in the flattened (B * T) grid.
-    places = concatenated_ranges(np.arange(len(index)) * steps, lengths)
+    events = concatenated_ranges(s.offsets[:-1][index], lengths)
 
-    def grid(flat: Array | None) -> Tensor | None:
-        if flat is None:
-            return None
-        padded = np.zeros((len(index) * steps, *flat.shape[1:]), flat.dtype)
-        padded[places] = flat[rows]
-        return torch.from_numpy(padded.reshape(len(index), steps, *flat.shape[1:]))
+    def chosen(array: Array | None, positions: Array) -> Tensor | None:
+        return None if array is None else torch.from_numpy(array[positions])
 
-    def chosen(array: Array | None) -> Tensor | None:
-        return None if array is None else torch.from_numpy(array[index])
-
-    values, timespans = grid(s.values), grid(s.timespans)
-    assert values is not None
-    assert timespans is not None
     return Batch(
-        values=values,
-        timespans=timespans,
-        lengths=torch.from_numpy(lengths),
-        observed=grid(s.observed),
-        targets=grid(s.targets) if s.per_step else chosen(s.targets),
-        static=chosen(s.static),
-        static_observed=chosen(s.static_observed),
+        values=torch.from_numpy(s.values[events]),
+        timespans=torch.from_numpy(s.timespans[events]),
+        times=torch.from_numpy(s.times[events]),
+        rows=Rows.flat(torch.from_numpy(lengths)),
+        observed=chosen(s.observed, events),
+        targets=chosen(s.targets, events if s.per_step else index),
+        static=chosen(s.static, index),
+        static_observed=chosen(s.static_observed, index),
         index=torch.from_numpy(np.array(index)),
-        starts=chosen(s.times[s.offsets[:-1]] if s.starts is None else s.starts),
-        weights=chosen(s.weights),
+        weights=chosen(s.weights, index),
     )
 
 
@@ -178,7 +192,7 @@ class LengthBatches(Sampler[list[int]]):
         return np.split(order, range(size, len(order), size))
 
 
-class _PaddedItems(Dataset[Batch]):
+class _Items(Dataset[Batch]):
     """`Sequences` as a map-style dataset whose items are fetched a batch at a time."""
 
     def __init__(self, sequences: Sequences) -> None:
@@ -202,7 +216,7 @@ def loader(
     s: Sequences, batch_size: int, shuffle: bool, seed: int, num_workers: int, pin_memory: bool
 ) -> DataLoader[Batch]:
     return DataLoader(
-        _PaddedItems(s),
+        _Items(s),
         batch_sampler=LengthBatches(s.lengths, batch_size, shuffle=shuffle, seed=seed),
         collate_fn=_as_is,
         num_workers=num_workers,

@@ -419,9 +419,9 @@ class Sequences:
         num_workers: int = 0,
         pin_memory: bool = False,
     ) -> DataLoader[Batch]:
-        """A PyTorch `DataLoader` of padded `Batch`es, for a plain loop or for Lightning.
+        """A PyTorch `DataLoader` of `Batch`es, for a plain loop or for Lightning.
 
-        Sequences of similar length share a batch, so that little is padded.
+        Sequences of similar length share a batch, so that none waits for a much longer one.
 
         Args:
             batch_size: sequences per batch.
@@ -436,14 +436,14 @@ class Sequences:
         return loader(self, batch_size, shuffle, seed, num_workers, pin_memory)
 
     def batch(self, index: ArrayLike) -> Batch:
-        """Some sequences as tensors, padded to the longest of them.
+        """Some sequences as tensors, end to end; `Batch.padded` pads them.
 
         Args:
             index: their positions.
         """
-        from lapse.sequences.batches import pad
+        from lapse.sequences.batches import gather
 
-        return pad(self, np.asarray(index, np.int64))
+        return gather(self, np.asarray(index, np.int64))
 
 
 def concatenated_ranges(starts: Array, lengths: Array) -> Array:

@@ -128,7 +128,7 @@ def evaluate(model: SequenceModel, sequences: Sequences, batch_size: int = 512) 
     with model.evaluating():
         for batch in sequences.batches(batch_size, shuffle=False):
             moved = batch.to(device)
-            scores.add(head.outputs(model(moved), moved), head.targets(moved))
+            scores.add(model(moved), head.targets(moved))
     return scores.values()
 
 

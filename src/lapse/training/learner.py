@@ -76,13 +76,13 @@ class Learner(L.LightningModule):
             output = self._predict(seen, index)
         targets = head.targets(batch)
         # A sum can be averaged over processes, a mean cannot.
-        total = head.loss(head.outputs(output, batch), targets).sum()
+        total = head.loss(output, targets).sum()
         if not bool(torch.isfinite(total)):
             raise NonFiniteError(self._diagnosis(batch, index, float(total.detach())))
         weight = float(targets.weights.sum())
         self._total += float(total.detach())
         self._weight += weight
-        self._events += int(batch.lengths.sum())
+        self._events += batch.rows.size
         loss, penalty = total / self._share(weight), self.model.penalty
         return loss if penalty is None else loss + penalty
 
@@ -159,7 +159,7 @@ class Learner(L.LightningModule):
 
     def validation_step(self, batch: Batch, index: int) -> None:
         head = self.model.head
-        self.scores.add(head.outputs(self.model(batch), batch), head.targets(batch))
+        self.scores.add(self.model(batch), head.targets(batch))
 
     def on_validation_epoch_end(self) -> None:
         self._evaluated.swap()

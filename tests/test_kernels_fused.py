@@ -24,8 +24,8 @@ import lapse
 from lapse import kernels, recurrent, torch_private
 from lapse.kernels import fused, native, recompute, unroll, workspace
 from lapse.kernels.fused import Fused
-from lapse.kernels.prepared import prepare
 from lapse.kernels.program import Program
+from lapse.kernels.programs import program_of
 from lapse.recurrent import Cell
 from lapse.rows import Rows
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
@@ -602,7 +602,7 @@ def test_a_cell_with_a_program_can_be_copied_and_saved(tmp_path: Path) -> None:
 
 def test_every_fused_cell_has_a_program() -> None:
     for cell_type in SOLVERS:
-        assert prepare(cell_type(2, 3))[0].program is not None
+        assert program_of(cell_type(2, 3))[0].program is not None
 
 
 def test_workspaces_come_back() -> None:

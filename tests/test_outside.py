@@ -7,13 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from example_runs import write_run
-from lapse import backend, heads
+from lapse import RNN, backend, heads
 from lapse.gradients.exhibits import Settings, error_flows
+from lapse.kernels.builder import BEFORE
 from lapse.models import registry
 from lapse.references import resolve
 from lapse.report.collection import Collection
@@ -120,6 +122,37 @@ def test_a_setting_of_its_own_is_noticed_by_the_fused_loop() -> None:
     layer, x = resolve("toy_model:Drift")(2, 4), torch.randn(3, 5, 2)
     layer(x)
     layer.cells[0].pace = 2.0
+    with backend("reference"):
+        expected, _ = layer(x)
+    with backend("fused"):
+        torch.testing.assert_close(layer(x)[0], expected)
+
+
+def test_a_setting_of_a_part_is_noticed_by_the_fused_loop() -> None:
+    class Paced(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pace = 0.5
+
+    class PacedCell(resolve("toy_model:DriftCell")):
+        def __init__(self, input_size: int, hidden_size: int) -> None:
+            super().__init__(input_size, hidden_size)
+            self.paced = Paced()
+
+        def step(self, input: Any, state: Any, timespan: Any) -> Any:
+            h = state[0] + self.paced.pace * timespan[:, None] * torch.tanh(self.gates(input, state[0]))
+            return h, (h,)
+
+        def program(self, p: Any) -> None:
+            n, x = self.hidden_size, p.input(self.input_size)
+            h, u, t = p.state(n), p.register(n), p.register(n)
+            self.gates.program(p, "gates", u, [x], h | BEFORE)
+            p.emit("Tanh", t, u)
+            p.combine(1, h, h | BEFORE, [t], [self.paced.pace], "Integrate")
+
+    layer, x = RNN(2, 4, cell=PacedCell), torch.randn(3, 5, 2)
+    layer(x)
+    layer.cells[0].paced.pace = 2.0
     with backend("reference"):
         expected, _ = layer(x)
     with backend("fused"):

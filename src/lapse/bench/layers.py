@@ -12,7 +12,7 @@ import lapse
 from lapse.bench import sizes
 from lapse.bench.race import Line, Settings, line
 from lapse.bench.work import agree, data, driven_ode_lstm, step_of, training_step
-from lapse.kernels.prepared import has_program
+from lapse.kernels.programs import has_program
 from lapse.models import registry
 
 

@@ -71,9 +71,9 @@ def jacobians_along(cell: Cell, input: Tensor, timespans: Tensor) -> list[Tensor
     names = [name for name, part in zip(cell.state_names, state, strict=True) if part.requires_grad]
     jacobians = []
     for x, gap in steps[1:]:
-        state, prepared = tuple(part.detach() for part in state), cell.step_input(x, None)
-        jacobians.append(state_jacobian(cell, prepared, state, gap, of=names, wrt=names)[0])
-        _, state = cell.step(prepared, state, gap)
+        state, given = tuple(part.detach() for part in state), cell.step_input(x, None)
+        jacobians.append(state_jacobian(cell, given, state, gap, of=names, wrt=names)[0])
+        _, state = cell.step(given, state, gap)
     return jacobians
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lapse.kernels.contract import CellLike, State
 from lapse.kernels.fused import Fused
 from lapse.kernels.fused import recompute as recompute
-from lapse.kernels.prepared import has_program
+from lapse.kernels.programs import has_program
 from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import backend as backend
 from lapse.kernels.setting import chosen_backend, not_covered

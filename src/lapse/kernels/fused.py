@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lapse.kernels import native
 from lapse.kernels.contract import CellLike, State, zero_state
-from lapse.kernels.prepared import Prepared, prepare
 from lapse.kernels.program import Program
+from lapse.kernels.programs import CellProgram, program_of
 from lapse.kernels.reference import initial_state
 from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import Choices, Setting
@@ -69,43 +69,43 @@ class Fused:
     """The fused loop, for every cell that has a program."""
 
     def covers(self, cell: CellLike, input: Tensor, state: State, timespans: Tensor) -> bool:
-        return self._tensors(*prepare(cell), input, state, timespans) is not None
+        return self._tensors(*program_of(cell), input, state, timespans) is not None
 
     def __call__(
         self, cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
     ) -> tuple[Tensor, State] | None:
-        prepared, parts = prepare(cell)
+        written, parts = program_of(cell)
         if state is None:
             # Zeros the library makes by itself.
             zeros = getattr(cell.initial_state, "__func__", None) is zero_state
             state = () if zeros else initial_state(cell, input, rows)
-        tensors = self._tensors(prepared, parts, input, state, timespans)
-        if tensors is None or prepared.program is None or not _fits(rows, input, state, timespans):
+        tensors = self._tensors(written, parts, input, state, timespans)
+        if tensors is None or written.program is None or not _fits(rows, input, state, timespans):
             return None
-        plan, count = prepared.plan(input.dtype), len(rows)
-        work = rows.count * prepared.program.multiplications
+        plan, count = written.plan(input.dtype), len(rows)
+        work = rows.count * written.program.multiplications
         threads = torch.get_num_threads() if work > SMALL_CALL else 1
         block = min(BLOCK_ROWS, -(-count // threads))
         threads = min(threads, -(-count // block))
         every = _every.get() and min(_every.get(), rows.steps)
         # Within `apply` gradients are always off.
         taped = torch.is_grad_enabled()
-        job = _Job(cell, prepared.program, plan, rows, len(state), taped, every, threads, block)
+        job = _Job(cell, written.program, plan, rows, len(state), taped, every, threads, block)
         run: Any = _Unroll.apply
         output, *final = run(job, input, timespans, *state, *tensors)
         return output, tuple(final)
 
     def _tensors(
-        self, prepared: Prepared, parts: list[nn.Module], input: Tensor, state: State, timespans: Tensor
+        self, written: CellProgram, parts: list[nn.Module], input: Tensor, state: State, timespans: Tensor
     ) -> list[Tensor] | None:
         """The tensors of the cell's program, if a kernel covers the call."""
         dtype = input.dtype
         if dtype not in (torch.float32, torch.float64) or not ordinary_call():
             return None
-        tensors = prepared.tensors(parts)
-        if tensors is None or prepared.program is None:
+        tensors = written.tensors(parts)
+        if tensors is None or written.program is None:
             return None
-        ports = (prepared.program.input_port, *prepared.program.states)
+        ports = (written.program.input_port, *written.program.states)
         if any(t.shape[-1] != port.row_stride for t, port in zip((input, *state), ports, strict=False)):
             return None
         given = (input, timespans, *state, *tensors)
@@ -160,8 +160,8 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *inputs, kept = ctx.saved_tensors
         job: _Job = ctx.job
-        plain = ordinary_call() and all(g is None or ordinary_tensor(g, kept.dtype) for g in grads)
-        if torch.is_grad_enabled() or not plain:
+        ordinary = ordinary_call() and all(g is None or ordinary_tensor(g, kept.dtype) for g in grads)
+        if torch.is_grad_enabled() or not ordinary:
             return None, *_backward_reference(job, inputs, grads, ctx.needs_input_grad[1:])
         x, spans = inputs[0].contiguous(), inputs[1].contiguous()
         # The tensors as they were saved need not lie where they lay: hooks may have moved them.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lapse.kernels import native
 from lapse.kernels.contract import CellLike, State
 from lapse.kernels.fused import Fused
-from lapse.kernels.prepared import has_program, prepare
+from lapse.kernels.programs import has_program, program_of
 from lapse.kernels.reference import compute_weights
 from lapse.kernels.setting import chosen_backend, not_covered
 from lapse.rows import Rows
@@ -32,13 +32,13 @@ class _Ready:
     """A cell made ready for steps of one batch size and dtype."""
 
     def __init__(self, cell: CellLike, rows: int, dtype: torch.dtype) -> None:
-        self.prepared, parts = prepare(cell)
-        program, tensors = self.prepared.program, self.prepared.tensors(parts)
+        self.written, parts = program_of(cell)
+        program, tensors = self.written.program, self.written.tensors(parts)
         assert program is not None
         assert tensors is not None
         self.rows, self.dtype = rows, dtype
         self.solver_steps = program.solver_steps
-        self.plan = self.prepared.plan(dtype)
+        self.plan = self.written.plan(dtype)
         # Whatever the program's tensors are computed from is among these.
         self.keys = [
             (i, place, [key for key, tensor in vars(part)[place].items() if tensor is not None])
@@ -81,10 +81,10 @@ class _Ready:
 
     def serves(self, cell: CellLike, input: Tensor) -> bool:
         """Whether the cell is what it was, down to the bits of its weights: not every change counts a version up."""
-        parts = self.prepared.parts_of(cell)
+        parts = self.written.parts_of(cell)
         if len(input) != self.rows or input.dtype is not self.dtype or not self.whole:
             return False
-        if parts is None or self.prepared.altered(parts):
+        if parts is None or self.written.altered(parts):
             return False
         try:
             weights = self._weights(parts)
@@ -142,5 +142,5 @@ def _ready_for(cell: CellLike, input: Tensor, state: State, timespan: Tensor) ->
     given = (input, timespan, *state)
     if [t.shape for t in given] != ready.shapes:
         return None
-    plain = all(ordinary_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given)
-    return ready if plain else None
+    ordinary = all(ordinary_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given)
+    return ready if ordinary else None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lapse.kernels.contract import CellLike, State
-from lapse.kernels.prepared import prepare
+from lapse.kernels.programs import program_of
 from lapse.kernels.reference import initial_state
 from lapse.rows import Rows
 from lapse.torch_private import lstm, ordinary_call
@@ -26,8 +26,8 @@ class TorchLSTM:
         timespans: Tensor,
         rows: Rows,
     ) -> tuple[Tensor, State] | None:
-        prepared, parts = prepare(cell)
-        tensors = prepared.tensors(parts)
+        written, parts = program_of(cell)
+        tensors = written.tensors(parts)
         if not ordinary_call() or tensors is None:
             return None
         x = torch.cat([rows.gather(input), rows.gather(timespans).unsqueeze(-1)], -1)

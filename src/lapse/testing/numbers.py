@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lapse.kernels import backend, native
-from lapse.kernels.prepared import has_program
+from lapse.kernels.programs import has_program
 from lapse.testing.choice import needs
 from lapse.testing.subject import (
     LENGTHS,

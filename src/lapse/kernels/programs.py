@@ -1,9 +1,10 @@
-"""A cell made ready for the fused loop: its program, the plans made of it, and where its tensors are found.
+"""The programs of cells for the fused loop, the plans that are made of them, and where their tensors are found.
 
-Beside the cells, not inside them: plans are pointers, which a copied or pickled cell must not take along. A cell can be
-changed at any time, so every call looks. It follows new weights, settings and parts of the same class. It leaves the
-cell to the reference where hooks are attached, where a weight is computed by torch's utilities or has another shape,
-where a part is of another class, and where a function that `step` calls was replaced, on an object or on a class.
+They are kept beside the cells and not inside them: plans are pointers, which a copied or pickled cell must not take
+along. A cell can be changed at any time, so every call looks. It follows new weights, settings and parts of the same
+class. It leaves the cell to the reference where hooks are attached, where a weight is computed by torch's utilities or
+has another shape, where a part is of another class, and where a function that `step` calls was replaced, on an object
+or on a class.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from lapse.kernels import native
 from lapse.kernels.builder import Builder, NotCovered
 from lapse.kernels.contract import CellLike
 from lapse.kernels.functions import Functions
 from lapse.kernels.program import Program
+from lapse.torch_private import has_global_hooks
 
 
-class Prepared:
-    """A cell's program for its settings and parts, which it holds weakly: the cell is its key, and may hang on them.
+class CellProgram:
+    """The program of one cell, written for its settings and parts.
+
+    It holds the parts weakly, because it is kept under the cell, and a part may refer to the cell.
 
     Args:
         cell: The cell.
@@ -36,8 +39,11 @@ class Prepared:
     def __init__(self, cell: CellLike) -> None:
         named = dict(cell.named_modules())  # the cell itself comes first
         index = {name: i for i, name in enumerate(named)}
-        self._setting_names = _setting_names(cell)
-        self._settings = self._settings_of(cell)
+        self._settings = [
+            (i, *settings)
+            for i, part in enumerate(named.values())
+            if (settings := _settings(part)) is not None
+        ]
         self._children = len(named[""]._modules)
         self._parts = [
             (
@@ -51,7 +57,9 @@ class Prepared:
             if name
         ]
         kinds = [type(part) for part in named.values()]
-        self._functions = Functions([*kinds, *(type(value) for value in self._settings if callable(value))])
+        own = vars(named[""])
+        called = [type(value) for name, value in own.items() if _is_plain(name, value) and callable(value)]
+        self._functions = Functions([*kinds, *called])
         self._names = [self._functions.names[kind] for kind in kinds]
         # A part of another class, be it one of ours, may do anything.
         usual = {name: type(part) for name, part in named.items()} == _kinds(type(cell))
@@ -63,25 +71,27 @@ class Prepared:
         self._buffers = [i for i, name in enumerate(names) if name in buffers]
         self._plans: dict[torch.dtype, native.Plan] = {}
 
-    def _settings_of(self, cell: CellLike) -> list[object]:
-        own = vars(cell)
-        return [own.get(name) for name in self._setting_names]
-
     def parts_of(self, cell: CellLike) -> list[nn.Module] | None:
         """The cell and its parts; None if they are not what this was made of."""
         parts: list[Any] = [cell]
-        if self._settings_of(cell) != self._settings or len(parts[0]._modules) != self._children:
+        if len(parts[0]._modules) != self._children:
             return None
-        for parent, name, then, kind, children in self._parts:
+        for parent, name, known, kind, children in self._parts:
             part = parts[parent]._modules.get(name)
             if (
                 part is None
-                or then() is not part
+                or known() is not part
                 or part.__class__ is not kind
                 or len(part._modules) != children
             ):
                 return None
             parts.append(part)
+        try:
+            for i, read, then in self._settings:
+                if read(vars(parts[i])) != then:
+                    return None
+        except KeyError:  # one is gone
+            return None
         return parts
 
     def tensors(self, parts: list[nn.Module]) -> list[Tensor] | None:
@@ -99,7 +109,7 @@ class Prepared:
 
     def altered(self, parts: list[nn.Module]) -> bool:
         """Whether hooks or other functions may make the parts do something else than the program says."""
-        if _has_any_global_hook() or not self._functions.unchanged():
+        if has_global_hooks() or not self._functions.unchanged():
             return True
         for part, names in zip(parts, self._names, strict=True):
             own: dict[str, Any] = vars(part)
@@ -110,22 +120,30 @@ class Prepared:
         return False
 
     def plan(self, dtype: torch.dtype) -> native.Plan:
+        """The program as the library takes it, for one number type."""
         assert self.program is not None
         if dtype not in self._plans:
             self._plans[dtype] = native.Plan(self.program, dtype)
         return self._plans[dtype]
 
 
-def _setting_names(cell: CellLike) -> tuple[str, ...]:
-    """The attributes of a cell that its program may depend on: it is written anew when one of them has changed."""
-    return tuple(
-        name
-        for name, value in vars(cell).items()
-        if name != "training"
-        and name[0] != "_"
-        and isinstance(value, Hashable)
-        and not isinstance(value, Tensor)
-    )
+def _settings(part: nn.Module) -> tuple[Callable[[Any], Any], object] | None:
+    """How to read the settings of a cell or a part from its attributes, and what they are now; None if it has none.
+
+    These are all attributes with plain values, such as numbers, words and solvers, because a program may depend on any
+    of them; of torch's own modules it takes the tensors only. One that is changed in place, such as a list, is not
+    followed.
+    """
+    own = vars(part)
+    names = [name for name, value in own.items() if name != "training" and _is_plain(name, value)]
+    if not names or type(part).__module__.startswith("torch."):
+        return None
+    read = operator.itemgetter(*names)
+    return read, read(own)
+
+
+def _is_plain(name: str, value: object) -> bool:
+    return name[0] != "_" and isinstance(value, Hashable) and not isinstance(value, Tensor)
 
 
 @functools.cache
@@ -146,15 +164,15 @@ def _place(named: dict[str, nn.Module], name: str) -> tuple[int, Callable[[Any],
     return 0, operator.attrgetter(name)
 
 
-_prepared: WeakKeyDictionary[CellLike, Prepared] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[CellLike, CellProgram] = WeakKeyDictionary()
 
 
-def prepare(cell: CellLike) -> tuple[Prepared, list[nn.Module]]:
-    """What was made of a cell, made anew if it has changed, and the cell's parts."""
-    kept = _prepared.get(cell)
+def program_of(cell: CellLike) -> tuple[CellProgram, list[nn.Module]]:
+    """The program of a cell, written anew if the cell has changed, and the cell's parts."""
+    kept = _programs.get(cell)
     parts = None if kept is None else kept.parts_of(cell)
     if kept is None or parts is None:
-        kept = _prepared[cell] = Prepared(cell)
+        kept = _programs[cell] = CellProgram(cell)
         parts = list(cell.modules())
     return kept, parts
 

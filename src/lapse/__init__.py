@@ -1,5 +1,6 @@
 """Neural networks that know how much time has passed: learning from irregularly-sampled time series."""
 
+from lapse import testing as testing
 from lapse.events import Events as Events
 from lapse.events import decode_events as decode_events
 from lapse.events import encode_events as encode_events

@@ -1,9 +1,9 @@
 """Speed against peers: every line a ratio of two sides timed in turn in one run, after checking that they agree.
 
 A machine's clock, its neighbours and its caches change from minute to minute, so a time means little beside a time of
-another day; the ratio of two times taken turn by turn does. ``ratio`` is the median of the turns' ratios and
-``spread`` their quartiles; ``cpu`` is the same ratio of processor time over all threads, which a busy machine bends
-less. Where the rival computes another function (``nn.LSTM``, CfC) there is nothing to agree on, and the line says so.
+another day; the ratio of two times taken turn by turn does. `ratio` is the median of the turns' ratios and
+`spread` their quartiles; `cpu` is the same ratio of processor time over all threads, which a busy machine bends
+less. Where the rival computes another function (`nn.LSTM`, CfC) there is nothing to agree on, and the line says so.
 """
 
 from __future__ import annotations

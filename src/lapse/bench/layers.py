@@ -52,7 +52,7 @@ def against_reference(s: Settings) -> Iterator[Line]:
 
 
 def against_lstm(s: Settings) -> Iterator[Line]:
-    """``nn.LSTM``'s time over ODE-LSTM's, which does 2.2 times its arithmetic, and over that of our own LSTM."""
+    """`nn.LSTM`'s time over ODE-LSTM's, which does 2.2 times its arithmetic, and over that of our own LSTM."""
     x, spans = data()
     theirs = nn.LSTM(sizes.INPUT, sizes.HIDDEN, batch_first=True)
     runs = (

@@ -54,7 +54,7 @@ class Race:
     def line(
         self, name: str, ours: str, rival: str, aim: str = "", agreed: str = "", work: float = 1.0
     ) -> Line:
-        """``work`` is how many times the rival's run the comparison asks for."""
+        """`work` is how many times the rival's run the comparison asks for."""
         spread = self.spread[0] * work, self.spread[1] * work
         times = self.cpu * work, self.ours_ms, self.rival_ms * work
         return Line(name, ours, rival, self.ratio * work, spread, *times, aim, agreed)

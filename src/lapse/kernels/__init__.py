@@ -1,4 +1,4 @@
-"""The one loop over time: ``unroll`` runs a cell along ragged sequences, by the fastest path that covers the call."""
+"""The one loop over time: `unroll` runs a cell along ragged sequences, by the fastest path that covers the call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kernels_of(cell: CellLike) -> tuple[Kernel, ...]:
 def unroll(
     cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
 ) -> tuple[Tensor, State]:
-    """Run ``cell`` along a batch; shapes as in `lapse.kernels.reference.unroll`."""
+    """Run `cell` along a batch; shapes as in `lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
         # The number of steps of ragged rows is known when they are there, not while a graph is traced.
         traced = unroll_reference if rows.even else _unroll_untraced

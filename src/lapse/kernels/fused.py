@@ -1,4 +1,4 @@
-"""The fused loop behind ``unroll``: a cell's program run over all steps at once, forward and backward."""
+"""The fused loop behind `unroll`: a cell's program run over all steps at once, forward and backward."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ _every: Choices[int] = Choices(0)
 
 
 class recompute(Setting[int]):
-    """Keep only every k-th state for the backward pass, and compute the steps between again:
-    ``with lapse.kernels.recompute(every=64):``. Memory falls by about k, for one more forward pass. It holds for every
-    thread of the process.
+    """Keep only every k-th state for the backward pass and compute the steps between again, to save memory.
+
+    Used as `with lapse.kernels.recompute(every=64):`. Memory falls by about k, for one more forward pass. It holds for
+    every thread of the process.
 
     Args:
-        every: the number of steps k from one state that is kept to the next.
+        every: The number of steps k from one state that is kept to the next.
     """
 
     def __init__(self, every: int) -> None:
@@ -45,7 +46,7 @@ class recompute(Setting[int]):
 
 @dataclass(frozen=True)
 class _Job:
-    """What a call needs beside its tensors."""
+    """What a call needs beside its tensors: the cell and its program, the rows, and how the work is divided."""
 
     cell: CellLike
     program: Program
@@ -54,12 +55,12 @@ class _Job:
     states: int
     taped: bool
     every: int
-    # Of the forward pass, for the backward pass too: the tape's layout depends on them, and torch's may have changed.
+    # These hold for the backward pass too, because the layout of the tape depends on them; torch's may have changed.
     threads: int
     block: int
 
     def call(self) -> native.Call:
-        """The library's arguments, those that are no tensors of the caller."""
+        """The arguments of the library, without the tensors of the caller."""
         call = native.Call(self.rows, self.block, self.threads, self.every)
         call.parallel = native.parallel()
         return call
@@ -76,7 +77,7 @@ class Fused:
     ) -> tuple[Tensor, State] | None:
         written, parts = program_of(cell)
         if state is None:
-            # Zeros the library makes by itself.
+            # The library makes zeros by itself.
             zeros = getattr(cell.initial_state, "__func__", None) is zero_state
             state = () if zeros else initial_state(cell, input, rows)
         tensors = self._tensors(written, parts, input, state, timespans)

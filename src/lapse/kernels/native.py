@@ -56,7 +56,7 @@ class _Port(ctypes.Structure):
 
 
 class Call(ctypes.Structure):
-    """The arguments of one run, as ``csrc/run.cpp`` has them; `lapse.rows.Rows` come first, as in ``csrc/rows.h``."""
+    """The arguments of one run, as `csrc/run.cpp` has them; `lapse.rows.Rows` come first, as in `csrc/rows.h`."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("count", "stride", "size", "room", "backward")),

@@ -1,9 +1,8 @@
 """A cell's step as data for the fused loop: registers, parameters and a list of operations.
 
-The operations are those of ``csrc/ops.h``, each with a hand-written backward; the `program`
-methods of the cells put them together. What is left to work out here is bookkeeping: which operation is the
-first to write an adjoint in the backward pass (it stores) and which ones come after it (they add), and what the
-tape must hold.
+The operations are those of `csrc/ops.h`, each with a hand-written backward pass; the `program` methods of the
+cells put them together. What is left to work out here is bookkeeping: which operation is the first to write an
+adjoint in the backward pass (it stores) and which ones come after it (they add), and what the tape must hold.
 """
 
 from __future__ import annotations
@@ -12,20 +11,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-BEFORE = 1 << 30  # a register as the previous step left it
-NONE = -1
+BEFORE = 1 << 30  # added to the number of a register: its value as the previous step left it
+NONE = -1  # no register, or no parameter
 MOST_SOURCES, MOST_SEGMENTS = 3, 8  # kMostSources and kMostSegments of csrc/plan.h
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the backward of an operation does, by the places of its operands."""
+    """What an operation does with its operands, which are numbered from 0.
 
-    makes: tuple[int, ...] = ()  # what the operation is there for; the rest are its arguments
-    writes: tuple[int, ...] = ()  # adjoints that it writes
-    reads: tuple[int, ...] = ()  # values that it looks at
-    # Values that are made again in the backward pass from the other operands, which costs less than a place on the
-    # tape: activations are there already, so these are a few multiplications a unit.
+    Args:
+        makes: The operands that the operation computes; the others are its arguments.
+        writes: The operands whose adjoints its backward pass writes.
+        reads: The operands whose values its backward pass reads.
+        replays: The operands that the backward pass can compute again from the others. That costs a few
+            multiplications per unit, because the activations are there already, and so less than a place on the
+            tape.
+    """
+
+    makes: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
     replays: tuple[int, ...] = ()
 
 
@@ -71,38 +77,60 @@ Transform = Literal["", "softplus", "exp"]
 
 @dataclass
 class Op:
-    """One operation: registers, parameters, numbers; ``groups`` where an operand is several registers side by side."""
+    """One operation.
+
+    Args:
+        name: One of `KINDS`.
+        registers: Its operands; NONE where one is left out.
+        parameters: The numbers of its parameters.
+        numbers: Its constants.
+        groups: By operand, how many registers side by side it stands for, if more than one.
+        silent: The operands that this use of the operation does not differentiate.
+        add: By operand, whether the backward pass adds to its adjoint or stores it; `Program.finish` decides
+            that.
+        replay: Whether the backward pass computes the results again; `Program.finish` decides that.
+    """
 
     name: str
     registers: list[int]
     parameters: Sequence[int] = ()
     numbers: Sequence[float] = ()
     groups: dict[int, int] = field(default_factory=dict)
-    silent: tuple[int, ...] = ()  # operands that this use of the operation does not differentiate
+    silent: tuple[int, ...] = ()
     add: list[bool] = field(default_factory=list)
     replay: bool = False
 
     def spread(self, operand: int) -> list[int]:
+        """The registers of an operand."""
         first = self.registers[operand]
         return [first + i for i in range(self.groups.get(operand, 1))]
 
     def present(self, operands: Iterable[int]) -> list[int]:
+        """Those of the operands that this use of the operation has."""
         return [i for i in operands if i < len(self.registers) and self.registers[i] != NONE]
 
     def written(self) -> list[int]:
-        """The operands whose adjoints the backward writes."""
+        """The operands whose adjoints the backward pass writes."""
         return [i for i in self.present(KINDS[self.name].writes) if i not in self.silent]
 
     def values(self, operands: Iterable[int]) -> set[int]:
-        """The registers of these operands, those of the previous step left out."""
+        """The registers of these operands, without those of the previous step."""
         return {r for i in self.present(operands) for r in self.spread(i) if not r & BEFORE}
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """``segments`` matrices of rows x columns, one below the other (columns = 0: vectors), inside a tensor.
+    """Matrices or vectors of one size, one below the other, inside a tensor of the cell.
 
-    Operations take a transformed vector as what it stands for: a rate is positive, a period is kept as its logarithm.
+    Args:
+        tensor: The number of the tensor.
+        segments: How many matrices or vectors there are.
+        rows: The number of rows of each.
+        columns: The number of columns of each; 0 for vectors.
+        stride: The length of a row of the tensor.
+        offset: The column of the tensor at which they begin.
+        transform: The function that is applied to a vector before operations take it: a rate is kept as the
+            argument of softplus, so that it is positive, and a period as its logarithm.
     """
 
     tensor: int
@@ -116,7 +144,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Port:
-    """How a tensor of the caller is spread over registers."""
+    """How a tensor of the caller is spread over registers.
+
+    Args:
+        register: The first register.
+        segments: The number of registers.
+        row_stride: The distance from one row of the tensor to the next.
+        segment_stride: The distance from the first element of one register to that of the next.
+        unit_stride: The distance from one element of a register to the next.
+    """
 
     register: int
     segments: int
@@ -126,62 +162,103 @@ class Port:
 
 
 class Program:
-    """The step of one cell, written by calling `input`, `state`, `register`, `vector`, `matrix` and `emit`."""
+    """The step of one cell, written by calling `input`, `state`, `register`, `vector`, `matrix` and `emit`.
+
+    Attributes:
+        registers: The size of each register.
+        ops: The operations, in order.
+        parameters: What operations take of the cell's tensors.
+        tensors: The names of those tensors, as attributes of the cell.
+        input_port: How the input is spread over registers.
+        states: How the states are, in the cell's order.
+        solver_steps: The number of sub-steps that a failed solve is reported with.
+        multiplications: The number of products in one step of one row, to tell small calls from large ones.
+        saved: The registers that the tape holds.
+        homes: For each register, the one whose place its adjoint takes: its own, or one that is no longer
+            needed.
+        unread: The states whose previous value no operation looks at.
+    """
 
     input_port: Port
 
     def __init__(self) -> None:
-        self.registers: list[int] = []  # their sizes
-        self.saved: set[int] = set()  # those that the tape holds
-        # Whose place each one's adjoint shares: its own, or that of a register that is done with before.
-        self.homes: list[int] = []
+        self.registers: list[int] = []
         self.ops: list[Op] = []
         self.parameters: list[Parameter] = []
         self.tensors: list[str] = []
         self.states: list[Port] = []
-        self.unread: list[int] = []
         self.solver_steps = 0
-        self.multiplications = 0  # a row's products in one step, to tell small calls from large ones
+        self.multiplications = 0
+        self.saved: set[int] = set()
+        self.homes: list[int] = []
+        self.unread: list[int] = []
 
     def input(self, size: int, segments: int = 1) -> int:
-        """The first of ``segments`` registers that the input (B, size · segments) is spread over."""
+        """The first of the registers that the input is spread over.
+
+        Args:
+            size: The number of units of each register.
+            segments: The number of registers; the input has size · segments columns.
+        """
         register = self.register(size, segments)
         self.input_port = Port(register, segments, size * segments, size)
         return register
 
     def register(self, size: int, count: int = 1) -> int:
-        """The first of ``count`` new registers."""
+        """The first of `count` new registers of `size` units."""
         self.registers += [size] * count
         return len(self.registers) - count
 
     def size(self, register: int) -> int:
+        """How many units a register has."""
         return self.registers[register & ~BEFORE]
 
     def state(self, size: int) -> int:
-        """A state of the cell; ``register | BEFORE`` is its value before the step. The first is the output."""
+        """The register of a state of `size` units; `register | BEFORE` is its value before the step.
+
+        States are declared in the cell's order, so that the first one is the output.
+        """
         register = self.register(size)
         self.states.append(Port(register, 1, size, 0))
         return register
 
     def interleaved_state(self, size: int, count: int) -> int:
-        """A state (B, size · count) whose last axis is the one of ``count``: a register for each of those."""
+        """The first of `count` registers for a state (B, size · count) in which the numbers of a unit lie together."""
         register = self.register(size, count)
         self.states.append(Port(register, count, size * count, 1, count))
         return register
 
     def tensor(self, name: str) -> int:
+        """The number of a tensor of the cell, by its name as an attribute."""
         if name not in self.tensors:
             self.tensors.append(name)
         return self.tensors.index(name)
 
     def vector(self, name: str, size: int, segments: int = 1, transform: Transform = "") -> int:
+        """The number of a parameter that is a vector, or several side by side.
+
+        Args:
+            name: The name of the tensor as an attribute of the cell.
+            size: The length of each vector.
+            segments: The number of vectors.
+            transform: The function that is applied before operations take it.
+        """
         self.parameters.append(Parameter(self.tensor(name), segments, size, 0, 1, transform=transform))
         return len(self.parameters) - 1
 
     def matrix(
         self, name: str, rows: int, columns: int, *, segments: int = 1, stride: int = 0, offset: int = 0
     ) -> int:
-        """Columns ``offset`` to ``offset + columns`` of a weight whose rows are ``stride`` long."""
+        """The number of a parameter that is a matrix, or several one below the other.
+
+        Args:
+            name: The name of the tensor as an attribute of the cell.
+            rows: The number of rows of each matrix.
+            columns: The number of columns of each matrix.
+            segments: The number of matrices.
+            stride: The length of a row of the tensor, if it has more columns than these.
+            offset: The first of these columns.
+        """
         tensor = self.tensor(name)
         self.parameters.append(Parameter(tensor, segments, rows, columns, stride or columns, offset))
         return len(self.parameters) - 1
@@ -199,7 +276,7 @@ class Program:
 
         Args:
             name: One of `KINDS`.
-            registers: Its operands; ``register | BEFORE`` is a state before the step.
+            registers: Its operands; `register | BEFORE` is a state before the step.
             parameters: Its parameters, as `vector` and `matrix` number them.
             numbers: Its constants.
             groups: By operand, how many registers side by side it stands for, if more than one.
@@ -208,7 +285,14 @@ class Program:
         self.ops.append(Op(name, list(registers), list(parameters), numbers, dict(groups or {}), silent))
 
     def linear(self, y: int, *terms: tuple[int, int], bias: int = NONE, base: int = NONE) -> None:
-        """y = base + b + Σ W x, over terms (x, W) with matrices of equal rows and segments."""
+        """Add the operation y = base + b + Σ W x.
+
+        Args:
+            y: The first register of the result.
+            terms: Pairs of a register x and a matrix W; all matrices have the same rows and segments.
+            bias: The vector b.
+            base: The first of the registers to which it is added.
+        """
         matrices = [self.parameters[weight] for _, weight in terms]
         segments = matrices[0].segments
         assert len(terms) <= MOST_SOURCES, "too many terms for one Linear"
@@ -220,7 +304,7 @@ class Program:
         self.multiplications += sum(m.segments * m.rows * m.columns for m in matrices)
 
     def tensor_shapes(self) -> list[tuple[tuple[int, ...], ...]]:
-        """The shapes that each of ``tensors`` may have."""
+        """The shapes that each of `tensors` may have."""
         shapes: list[tuple[tuple[int, ...], ...]] = [()] * len(self.tensors)
         for p in self.parameters:
             rows = p.segments * p.rows
@@ -228,7 +312,7 @@ class Program:
         return shapes
 
     def finish(self) -> Program:
-        """Work out who stores and who adds in the backward pass, and what it needs of the forward pass."""
+        """Decide which operations store an adjoint and which add to it, and what the tape holds; the program itself."""
         states = [p.register + i for p in self.states for i in range(p.segments)]
         known = set(states)
         for op in reversed(self.ops):
@@ -237,20 +321,27 @@ class Program:
             for i in written:
                 spread = op.spread(i)
                 op.add[i] = spread[0] in known
-                assert all((r in known) == op.add[i] for r in spread), f"{op.name}: a group in two minds"
+                assert all((r in known) == op.add[i] for r in spread), (
+                    f"{op.name}: some registers of an operand have an adjoint and some not"
+                )
                 known.update(spread)
             lost = op.values(KINDS[op.name].makes) - known if written else set()
-            assert not lost, f"{op.name} makes {lost}, which nothing looks at: it would have no adjoint"
+            assert not lost, (
+                f"{op.name} computes the registers {lost}, which nothing looks at, so that they have no adjoint"
+            )
         self.unread = [s for s in states if s | BEFORE not in known]
         self._choose_saved(set(states))
-        self._choose_homes(set(states) | set(self._inputs()))  # these are read and written outside
+        self._choose_homes(set(states) | set(self._inputs()))  # these are read and written by others
         return self
 
     def _inputs(self) -> range:
         return range(self.input_port.register, self.input_port.register + self.input_port.segments)
 
     def _choose_homes(self, fixed: set[int]) -> None:
-        """An adjoint is done with once the operation that made its register is; fewer places stay in the cache."""
+        """Let adjoints share places, so that all of them stay in the cache.
+
+        An adjoint is no longer needed once the backward pass has left the operation that computed its register.
+        """
         self.homes = list(range(len(self.registers)))
         free: list[int] = []
         held: set[int] = set()
@@ -265,6 +356,7 @@ class Program:
             free += sorted(self.homes[register] for register in made)
 
     def _choose_saved(self, states: set[int]) -> None:
+        """Save what the backward pass reads, unless it can compute it again."""
         needed = set().union(*(op.values(KINDS[op.name].reads) for op in self.ops))
         if needed & set(self._inputs()):
             needed |= set(self._inputs())  # they are read together

@@ -1,4 +1,4 @@
-"""Settings of the whole process that hold from now on, or for the length of a ``with``."""
+"""Settings of the whole process that hold from now on, or for the length of a `with`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Choices(Generic[T]):
     """What a setting is for every thread: the latest choice that has not ended, or the default.
 
-    A choice ends with its ``with``. Where such blocks of several threads overlap, the end of one takes away its own
+    A choice ends with its `with`. Where such blocks of several threads overlap, the end of one takes away its own
     choice and no other.
     """
 
@@ -40,7 +40,7 @@ class Choices(Generic[T]):
 
 
 class Setting(Generic[T]):
-    """One choice: holds when made, and until the end of a ``with`` if it is used in one, which may come again."""
+    """One choice: holds when made, and until the end of a `with` if it is used in one, which may come again."""
 
     def __init__(self, choices: Choices[T], value: T) -> None:
         self._choices, self._value, self._fresh = choices, value, True

@@ -25,7 +25,7 @@ class _Lease(np.ndarray):
 
 
 def borrow(size: int, dtype: torch.dtype) -> Tensor:
-    """A tensor of ``size`` elements, contents arbitrary, whose memory goes back when its storage is freed."""
+    """A tensor of `size` elements, contents arbitrary, whose memory goes back when its storage is freed."""
     count = max(1, size) * dtype.itemsize
     raw = _take(_rounded(count))
     lease = raw[:count].view(_Lease)

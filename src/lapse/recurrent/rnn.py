@@ -21,7 +21,7 @@ Hidden = Tensor | tuple[Tensor, ...]
 
 
 class LayerOptions(TypedDict, total=False):
-    """What every layer takes beside its sizes, as ``nn.LSTM`` does."""
+    """The options of every layer beside its sizes, as those of `nn.LSTM`."""
 
     batch_first: bool
     dropout: float
@@ -189,7 +189,7 @@ class RNN(nn.Module):
         observed: Given | None,
         rows: Rows | None,
     ) -> tuple[Given, Hidden]:
-        """The same call in the precision of the weights: what a long sequence adds up is lost in half of it."""
+        """The same call in the precision of the weights: sums over a long sequence would be lost in half of it."""
 
         def own(value: Any) -> Any:
             if isinstance(value, PackedSequence):
@@ -375,7 +375,7 @@ def _device_type(input: Tensor | PackedSequence) -> str:
 
 
 def _dtype_of(module: nn.Module) -> torch.dtype | None:
-    """Of the first parameter, if there is one; ``parameters()`` takes far longer to come to it."""
+    """The number type of the first parameter, if there is one; `parameters()` takes far longer to find it."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter.dtype

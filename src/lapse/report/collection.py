@@ -175,7 +175,7 @@ def _variant(config: RunConfig) -> str:
 def changed_task_options(config: RunConfig) -> Settings:
     """The task's options that differ from its defaults: they make other data of it."""
     defaults = find_task(config.task).options
-    return {k: v for k, v in config.task_options.items() if _plain(defaults.get(k)) != _plain(v)}
+    return {k: v for k, v in config.task_options.items() if _as_stored(defaults.get(k)) != _as_stored(v)}
 
 
 def departures(config: RunConfig) -> Settings:
@@ -197,10 +197,10 @@ def _flat(config: RunConfig) -> Settings:
     # With the layer's own defaults: an option that a run leaves out may be one that its preset gives.
     options = default_options(config.model) | dict(config.model_options)
     named = {**sizes, **train, **options, **config.architecture}
-    return {name: _plain(value) for name, value in named.items()}
+    return {name: _as_stored(value) for name, value in named.items()}
 
 
-def _plain(value: Any) -> Any:
+def _as_stored(value: Any) -> Any:
     """As JSON would give it back: a tuple in Python is a list in a stored config."""
     return list(value) if isinstance(value, tuple) else value
 
@@ -214,4 +214,4 @@ def short(settings: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(_plain(value), separators=(",", ":"))
+    return value if isinstance(value, str) else json.dumps(_as_stored(value), separators=(",", ":"))

@@ -146,7 +146,7 @@ class _Backward:
 
 
 def _pull_back(slope: Tensor, inputs: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of ``inputs`` from that of the slope; None for those the field does not use."""
+    """The gradients of `inputs` from that of the slope; None for those the field does not use."""
     if not inputs or not slope.requires_grad:
         return (None,) * len(inputs)
     grads: tuple[Tensor | None, ...] = torch.autograd.grad(slope, inputs, weight, allow_unused=True)

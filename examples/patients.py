@@ -1,4 +1,4 @@
-"""Who dies within five years? From the irregular visits of 205 patients to a checked model and its answers."""
+"""Who dies within five years? From the irregular visits of 205 patients to a model and its answers."""
 
 import torch
 
@@ -8,15 +8,13 @@ from lapse.examples import pbc2
 from lapse.training import TrainConfig, evaluate, fit
 
 torch.manual_seed(0)  # decides the first weights
-visits = (
-    pbc2()
-)  # one row per visit of the first two years; laboratory values are missing where they were not taken
-taken = ["serBilir", "albumin", "alkaline", "SGOT", "platelets", "prothrombin", "serChol", "ascites", "edema"]
+visits = pbc2()  # one row per visit of the first two years; NaN where a value was not taken
+blood = ["serBilir", "albumin", "alkaline", "SGOT", "platelets", "prothrombin", "serChol"]
 data = lapse.Sequences.from_frame(
     visits,
     id="id",
     time="year",
-    values=taken,  # words such as "Yes" become categories
+    values=[*blood, "ascites", "edema"],  # words such as "Yes" become categories
     static=["drug", "age", "sex"],  # one value per patient
     target="died",
 )

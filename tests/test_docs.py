@@ -56,7 +56,16 @@ def test_the_benchmark_runs() -> None:
     assert re.search(r"events/s, ratio [\d.]+x", shown.stdout)
 
 
-@pytest.mark.parametrize("page", ["index", "models", "questions", "coming-from"])
+def test_the_first_page_begins_as_the_readme_does() -> None:
+    """The README's tests run that code."""
+    page, readme = ((ROOT / name).read_text() for name in ("docs/index.md", "README.md"))
+    assert (
+        re.findall(r"```python\n.*?```", page, re.DOTALL)
+        == re.findall(r"```python\n.*?```", readme, re.DOTALL)[:1]
+    )
+
+
+@pytest.mark.parametrize("page", ["models", "questions", "coming-from"])
 def test_the_python_of_other_pages_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

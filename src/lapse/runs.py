@@ -1,6 +1,6 @@
 """A run: a pure function of its config, in a folder that tells whether it is done.
 
-The folder holds ``config.json``, ``metrics.csv`` (a row an epoch), ``last.ckpt`` (the last whole epoch),
+The folder holds ``config.json``, ``metrics.csv`` (one row per epoch), ``last.ckpt`` (the last whole epoch),
 the folder ``model`` and, written last, ``result.json``: a run is done if and only if that file is there. A run
 that failed leaves ``error.txt`` and is tried again the next time.
 """

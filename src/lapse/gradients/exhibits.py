@@ -138,7 +138,7 @@ def definition1(settings: Settings) -> Iterator[Exhibit]:
         "Definition 1, unit by unit",
         "One step of the untrained models (16 units, mean gap 1): the share of units that vanish (|signed row sum| "
         "below 0.99) or explode (above 1) by the paper's definition, the spectral norm of the step, and that of the "
-        f"product over {steps} steps as a factor a step. The first two and the last can disagree.",
+        f"product over {steps} steps as a factor per step. The first two and the last can disagree.",
         [_verdict_row(model, steps, settings.seed) for model in settings.models],
     )
 

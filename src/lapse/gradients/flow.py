@@ -62,7 +62,7 @@ class ErrorFlow:
 
     @property
     def factor(self) -> Tensor:
-        """The ratio as a factor a step, (B,): the one number that 0.731 of the paper can be held against."""
+        """(B,), the ratio as a factor per step, which can be compared with the 0.731 of the paper."""
         exponent: Tensor = 1 / (self.lengths - 1).clamp_min(1)
         return self.ratio ** exponent.to(self.ratio.dtype)
 

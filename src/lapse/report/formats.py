@@ -144,7 +144,7 @@ def _tex(text: str) -> str:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line a row, all tables in one, figures unrounded; notes have no place in it."""
+    """All tables as one, one line per row, with figures that are not rounded and without notes."""
     text = io.StringIO()
     entries = [
         {"task": entry["task"], "options": entry["options"], "metric": entry["metric"], **row}

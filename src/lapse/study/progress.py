@@ -51,7 +51,7 @@ class Progress:
         self.console = console or Console(stderr=True)
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._looked = 0.0
-        self._pace: dict[tuple[str, str], float] = {}  # seconds an epoch, by task and model
+        self._pace: dict[tuple[str, str], float] = {}  # seconds per epoch, by task and model
 
     def __enter__(self) -> Progress:
         if self.console.is_terminal:

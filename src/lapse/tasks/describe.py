@@ -137,7 +137,7 @@ def _static_rate(part: Sequences, feature: int) -> str:
 
 
 def example(part: Sequences) -> RenderableType:
-    """The sequence of median length, drawn: its gaps, then its features, one column an event."""
+    """The sequence of median length, drawn: its gaps, then its features, one column per event."""
     chosen = int(np.argsort(part.lengths, kind="stable")[len(part) // 2])
     one = part[chosen]
     shown = slice(0, DRAWN_EVENTS)

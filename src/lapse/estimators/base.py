@@ -145,7 +145,7 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         if groups is not None:
             data = replace(data, groups=np.asarray(groups))
         if sample_weight is not None:
-            data = replace(data, weights=np.asarray(sample_weight, np.float32))
+            data = replace(data, weights=_checked_weights(sample_weight, len(data)))
         self.n_features_in_ = data.num_features
         self.ensemble_ = fit_ensemble(self._plan(data), data)
         return self
@@ -189,9 +189,10 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{type(self).__name__} needs targets: pass y, or name the column of a table with target="
                 )
             return data
+        y = y if self.per_step else np.asarray(y)
         if len(y) != len(data):
             raise ValueError(f"y has {len(y)} targets for {len(data)} sequences; expected one for each")
-        return self._encoded(data, np.concatenate(list(y)) if self.per_step else np.asarray(y))
+        return self._encoded(data, np.concatenate(list(y)) if self.per_step else y)
 
     def _encoded(self, data: Sequences, y: Array) -> Sequences:
         """The sequences with targets (S, ...), or (N, ...) per event."""
@@ -247,3 +248,15 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
     def _whole_sequence(self) -> dict[str, Any]:
         """What is different for one answer per sequence."""
         return {"pooling": "last+mean+max", "static": "table" if self.summaries else "head"}
+
+
+def _checked_weights(sample_weight: Any, count: int) -> Array:
+    """(S,) float32: one number per sequence, none negative or infinite, and at least one of them positive."""
+    weights = np.asarray(sample_weight, np.float32)
+    if weights.shape != (count,):
+        raise ValueError(
+            f"sample_weight has shape {weights.shape}, expected one number for each of {count} sequences"
+        )
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise ValueError("sample_weight must be finite, not negative, and not zero for every sequence")
+    return weights

@@ -16,9 +16,10 @@ SKEWED = 2.5  # a column is long-tailed if its 99th percentile is this many time
 TAIL = 1.0  # per cent of the values at each end that are set to the percentile
 BEYOND = 3.0  # standard deviations after which a square no longer grows
 ALWAYS_KNOWN = 0.999
-STEPS = 60  # of the solver, by which it has settled
+STEPS = 60  # of the solver at most; it has mostly settled before
+SETTLED = 1e-6  # change of the loss or of a weight below which the solver stops
 RIDGES = (6.0, 60.0, 600.0)
-MOST_ROWS = 1500  # more do not change which ridge is best, and take longer
+MOST_ROWS = 1000  # more do not change which ridge is best, and take longer
 
 
 class Columns(nn.Module):
@@ -129,7 +130,9 @@ class TabularReadout(nn.Module):
         self.sequences.fill_(len(table))
         with torch.no_grad():
             columns = self.columns(*self._numbers(table))
-        optimizer = torch.optim.LBFGS(self.parameters(), max_iter=STEPS, line_search_fn="strong_wolfe")
+        optimizer = torch.optim.LBFGS(
+            self.parameters(), max_iter=STEPS, tolerance_change=SETTLED, line_search_fn="strong_wolfe"
+        )
 
         def loss() -> Tensor:
             optimizer.zero_grad()

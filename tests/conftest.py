@@ -4,6 +4,11 @@ import multiprocessing
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine anything may take long; that is no fault of what is tested.
+settings.register_profile("lapse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lapse")
 
 
 @pytest.fixture(scope="session")

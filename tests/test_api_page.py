@@ -56,7 +56,9 @@ def test_what_is_listed_is_there_and_listed_once() -> None:
 def test_every_public_name_is_listed(package: Path) -> None:
     dotted = ".".join(["lapse", *package.relative_to(SOURCE).parts])
     listed = {id(found(name)) for name in LISTED}
-    names = public_names((package / "__init__.py").read_text())
+    exported = public_names((package / "__init__.py").read_text())
+    # The names of a module that is exported whole are listed one by one.
+    names = [name for name in exported if not isinstance(found(f"{dotted}.{name}"), ModuleType)]
     assert [f"{dotted}.{name}" for name in names if id(found(f"{dotted}.{name}")) not in listed] == []
 
 

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.skipif(
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     bits = RunConfig("xor-event", task_options={"lengths": [2, 9], "size": 500})
-    write_seeds(root, replace(bits, model_options={"form": "autonomous"}), 98.0, 99.0, 100.0)
-    write_seeds(root, bits, 97.0, 99.0, 99.5)
+    write_seeds(root, bits, 98.0, 99.0, 100.0)
+    write_seeds(root, replace(bits, model_options={"form": "driven"}), 97.0, 99.0, 99.5)
     write_seeds(root, replace(bits, model="ode-rnn"), 51.0, 52.0, 53.0)
     write_seeds(root, RunConfig("mini-digits", "gru-d"), 91.0)
     write_seeds(root, RunConfig("walker", "ode-lstm"), 0.90, 0.91)
@@ -147,5 +147,5 @@ def test_configs_unfold_and_theory_is_taken_in(browser: Any, page_file: Path) ->
         visit.page.locator("details > summary", has_text="Full configs").first.click()
         visit.page.locator(".config > summary").first.click()
         assert config.is_visible()
-        assert '"form": "autonomous"' in config.inner_text()
+        assert '"form": "driven"' in config.inner_text()
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= PHONE

@@ -56,7 +56,7 @@ def test_a_run_that_diverges_fails_by_name_and_leaves_no_model(tmp_path: Path) -
     words += ["--set", "train.learning_rate=1e308", "--set", "train.epochs=2", "--set", "train.clip=null"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1
-    assert "lapse train mini-digits: " in result.stderr
+    assert "train: loss is nan in epoch 0" in result.stderr
     assert "Likely cause" in result.stderr
     (folder,) = Collection.read(tmp_path).failed
     assert "NonFiniteError" in (folder / "error.txt").read_text()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import lapse
+from example_models import model_for, sequences
 from lapse.solvers import (
     DOPRI5,
     EULER,
@@ -125,16 +126,14 @@ def test_a_solver_that_needs_damping_is_refused_by_a_model_without(make: type, o
 
 def test_a_stored_model_keeps_its_sub_steps(tmp_path: Path) -> None:
     """The sub-steps could not be stored before: "rk4" was always 3."""
-    config = lapse.models.ModelConfig(2, 1, model="ct-rnn", hidden_size=3, options={"solver": "rk4:8"})
-    model = lapse.models.SequenceModel(config)
-    model.save(tmp_path / "model.safetensors")
-    loaded = lapse.models.SequenceModel.load(tmp_path / "model.safetensors")
-    assert loaded.layer.cells[0].solver == FixedStep(RK4, 8)
+    model_for(sequences(), model="ct-rnn", options={"solver": "rk4:8"}).save(tmp_path)
+    loaded = lapse.models.SequenceModel.load(tmp_path)
+    assert [part.solver for part in loaded.modules() if isinstance(part, lapse.Cell)] == [FixedStep(RK4, 8)]
 
 
 def test_a_solver_object_in_a_config_is_asked_for_its_word() -> None:
     with pytest.raises(TypeError, match=r"a solver goes by its word here, such as 'rk4:8' \(`solver.word`\)"):
-        lapse.models.ModelConfig(2, 1, model="ct-rnn", options={"solver": FixedStep(RK4, 8)})
+        lapse.models.ModelConfig(model="ct-rnn", options={"solver": FixedStep(RK4, 8)})
 
 
 def test_a_tableau_is_not_a_solver() -> None:

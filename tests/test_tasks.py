@@ -314,7 +314,7 @@ def test_walker_generates_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_walker_without_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "lapse.tasks.walker_simulator", None)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(DataFileError, match=r"pip install 'lapse\[walker\]'"):
         TASKS["walker"].load(generate=True)
     assert not list((tmp_path / "cache/walker").iterdir())

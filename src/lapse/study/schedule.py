@@ -203,6 +203,8 @@ class _Schedule:
 
 
 def describe_failure(run: Run) -> str:
-    """The last line of the traceback: what went wrong, without where."""
+    """What went wrong, without where: of a traceback, the line behind the last place in the code."""
     lines = [line for line in run.error.splitlines() if line.strip()]
-    return lines[-1] if lines else "no traceback was left"
+    places = [i for i, line in enumerate(lines) if line.startswith(" ")]
+    behind = lines[places[-1] + 1 :] if places else lines[-1:]
+    return behind[0] if behind else "no traceback was left"

@@ -147,5 +147,5 @@ def test_configs_unfold_and_theory_is_taken_in(browser: Any, page_file: Path) ->
         visit.page.locator("details > summary", has_text="Full configs").first.click()
         visit.page.locator(".config > summary").first.click()
         assert config.is_visible()
-        assert '"form": "driven"' in config.inner_text()
+        assert '"form": "autonomous"' in config.inner_text()
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= PHONE

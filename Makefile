@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-sanitize check format bench docs clean
+.PHONY: help setup demo test test-slow test-sanitize torture fuzz-data check format bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -35,6 +35,14 @@ test-sanitize: $(READY)  ## the kernels' tests under AddressSanitizer
 	ASAN_OPTIONS=detect_leaks=0 \
 	LAPSE_CXXFLAGS="-fsanitize=address -g -O1" OMP_NUM_THREADS=1 \
 	$(BIN)/python -m pytest -m "not slow" tests/test_kernels_fused.py tests/test_kernels_single.py
+
+MINUTES ?= 10
+torture: $(READY)  ## kills, full disks, flipped bits: for MINUTES=10; prints tried and lost
+	PYTHONPATH=tests $(BIN)/python tests/torture.py --minutes $(MINUTES)
+
+SECONDS ?= 60
+fuzz-data: $(READY)  ## random tables and damaged files, for SECONDS=60
+	PYTHONPATH=tests $(BIN)/python tests/test_fuzz.py $(SECONDS)
 
 bench: $(READY)  ## speed against peers, as ratios in one run
 	$(BIN)/lapse bench

@@ -7,9 +7,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from example_runs import write_failed, write_run, write_unfinished
 from lapse.cli import app
 from lapse.runs import RunConfig, hold
 from lapse.tasks import files
+from processes import Command, wait_for
 
 TRAIN = "train mini-digits"
 GRID = "study --tasks mini-digits --models lstm"
@@ -362,25 +360,6 @@ def test_a_mistake_of_ours_is_called_one(places: dict[str, Path], monkeypatch: p
     )
 
 
-def interrupt(words: list[str], ready: Any) -> tuple[int, str]:
-    """The exit status and the last words of a command that gets Ctrl-C once it is at work."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lapse", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    end = time.monotonic() + 120
-    while not ready() and process.poll() is None:
-        assert time.monotonic() < end, "it never came to work"
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    return process.returncode, said
-
-
 LONG = "--set train.epochs=500 --set train.patience=500"
 WORK = {
     "train": (f"train mini-digits --model lstm {LONG}", "runs.run"),
@@ -410,8 +389,10 @@ def test_every_command_that_works_says_how_to_go_on(
     "command", ["train", *(pytest.param(name, marks=pytest.mark.slow) for name in ("study", "tune", "demo"))]
 )
 def test_ctrl_c_exits_130_and_says_how_to_go_on(command: str, tmp_path: Path) -> None:
-    words = [*WORK[command][0].split(), "-o", str(tmp_path)]
-    status, said = interrupt(words, lambda: list(tmp_path.glob("**/metrics.csv")))
+    working = Command([*WORK[command][0].split(), "-o", str(tmp_path)])
+    wait_for(lambda: list(tmp_path.glob("**/metrics.csv")))
+    os.killpg(working.process.pid, signal.SIGINT)
+    status, said = working.end()
     assert status == 130
     assert "Traceback" not in said
     assert "interrupted; the same command goes on" in said

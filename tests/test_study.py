@@ -4,12 +4,8 @@ import dataclasses
 import io
 import os
 import signal
-import subprocess
 import sys
-import time
-import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from lapse.study.cluster import RayWorkers
 from lapse.study.local import run_in_worker
 from lapse.study.progress import Progress
 from lapse.study.schedule import Ending, Run, State, describe_failure
+from processes import Command, wait_for
 from unbroken import assert_same_run, metrics, small_config
 
 
@@ -59,13 +56,6 @@ def counted_study(root: Path, **train: Any) -> None:
 
 def times_trained(root: Path) -> Counter[str]:
     return Counter(Path(root, "trained.txt").read_text().split())
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def reference(config: RunConfig, root: Path) -> Path:
@@ -310,23 +300,9 @@ def test_odd_metrics_do_not_end_a_study(tmp_path: Path, content: bytes) -> None:
     console.print(Progress(2, console).render([begun]))
 
 
-def processes_of(mark: str) -> list[int]:
-    """The living processes with this word in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (process / "stat").read_text().rpartition(") ")[2][0]
-            if mark.encode() in (process / "environ").read_bytes() and state != "Z":
-                found.append(int(process.name))
-        except OSError:
-            continue  # it ended, or is not ours
-    return found
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parents")
 @pytest.mark.parametrize("moment", ["starting", "training"])
 def test_a_killed_study_leaves_no_process_behind(tmp_path: Path, moment: str) -> None:
-    mark = uuid.uuid4().hex
     words = [
         "study",
         "--tasks",
@@ -338,17 +314,12 @@ def test_a_killed_study_leaves_no_process_behind(tmp_path: Path, moment: str) ->
         "--set",
         "hidden_size=8",
     ]
-    doomed = subprocess.Popen(
-        [sys.executable, "-c", "from lapse.cli import main; main()", *words],
-        env={**os.environ, "LAPSE_MARK": mark},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    doomed = Command(words)
     if moment == "starting":  # the fork server has just begun to import
-        wait_for(lambda: len(processes_of(mark)) > 1)
+        wait_for(lambda: len(doomed.alive) > 1)
     else:
         wait_for(lambda: list(tmp_path.glob("**/metrics.csv")))
-        assert len(processes_of(mark)) >= 4  # the study, its fork server, two workers
-    doomed.kill()
-    doomed.wait()
-    wait_for(lambda: not processes_of(mark), seconds=2)
+        assert len(doomed.alive) >= 4  # the study, its fork server, two workers
+    doomed.process.kill()
+    doomed.end()
+    assert doomed.orphans() == []

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-sanitize torture fuzz-data check format bench docs clean
+.PHONY: help setup demo test test-slow test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -30,11 +30,23 @@ test-slow: $(READY)  ## the tests that take minutes
 
 # Python itself is not instrumented, so the sanitizer is loaded first, with the C++ library whose exceptions it watches;
 # what Python keeps to its end is no leak.
+KERNEL_TESTS := tests/test_kernels_fused.py tests/test_kernels_single.py tests/test_kernels_fuzz.py
+SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=lib$(1).so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" OMP_NUM_THREADS=1 \
+	LAPSE_CXXFLAGS="-fsanitize=$(2) -fno-sanitize-recover=all -g -O1"
+
 test-sanitize: $(READY)  ## the kernels' tests under AddressSanitizer
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 \
-	LAPSE_CXXFLAGS="-fsanitize=address -g -O1" OMP_NUM_THREADS=1 \
-	$(BIN)/python -m pytest -m "not slow" tests/test_kernels_fused.py tests/test_kernels_single.py
+	$(call SANITIZED,asan,address) ASAN_OPTIONS=detect_leaks=0 $(BIN)/python -m pytest -m "not slow" $(KERNEL_TESTS)
+
+test-undefined: $(READY)  ## the kernels' tests under UndefinedBehaviorSanitizer
+	$(call SANITIZED,ubsan,undefined) UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python -m pytest -m "not slow" $(KERNEL_TESTS)
+
+test-threads: $(READY)  ## the kernels' tests with several threads under ThreadSanitizer
+	$(call SANITIZED,tsan,thread) TSAN_OPTIONS=halt_on_error=1 \
+	$(BIN)/python -m pytest -m "not slow" $(KERNEL_TESTS) -k "thread or parity or same_bits or sample"
+
+SECONDS ?= 60
+fuzz-kernels: $(READY)  ## random calls by the fused path and the reference, for SECONDS=60
+	LAPSE_CXXFLAGS=-DLAPSE_POISON $(BIN)/python tests/fuzz_kernels.py --seconds $(SECONDS)
 
 MINUTES ?= 10
 torture: $(READY)  ## kills, full disks, flipped bits: for MINUTES=10; prints tried and lost

@@ -39,7 +39,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bits = RunConfig("xor-event", task_options={"lengths": [2, 9], "size": 500})
     write_seeds(root, bits, 98.0, 99.0, 100.0)
     write_seeds(root, replace(bits, model_options={"form": "driven"}), 97.0, 99.0, 99.5)
-    write_seeds(root, replace(bits, model="ode-rnn"), 51.0, 52.0, 53.0)
+    write_seeds(root, replace(bits, model="ode-rnn", model_options={}), 51.0, 52.0, 53.0)
     write_seeds(root, RunConfig("mini-digits", "gru-d"), 91.0)
     write_seeds(root, RunConfig("walker", "ode-lstm"), 0.90, 0.91)
     write_failed(root, RunConfig("walker", "lstm"))

@@ -7,6 +7,7 @@ exponential integrator. `program` writes a whole solve as operations of the fuse
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -184,6 +185,8 @@ class MLPField(nn.Module):
             out: The register for the end.
         """
         explicit = explicit_solver(solver)
+        if not math.isclose(sum(explicit.tableau.b), 1.0):
+            raise NotCovered("b Δ is the share of b only if the weights of a step add up to 1")
         n, steps = p.size(y), explicit.steps
         inner = _InnerVariable(p, n, name, explicit)
         u, integral, gap = p.register(n), NONE, p.register(1)

@@ -824,7 +824,7 @@ struct MemoryUpdate {
       store(d[O] + k, (load(dgate + k) + gh * t) * o * (1 - o));
       store(d[I2] + k, gt * z * i2 * (1 - i2));
       store(d[F2] + k, gt * load(target0 + k) * f2 * (1 - f2));
-      store(d[U] + k, load(drate + k) * vrate(load(g[U] + k)));
+      store(d[U] + k, load(drate + k) * vsoftplus_slope(load(g[U] + k)));
       dc1.put(k, gc * f);
       dtarget0.put(k, gt * f2);
     });

@@ -73,6 +73,9 @@ class Scratch {
       m.data.reset(new T[size_t(size + kLine)]), m.size = size + kLine;
     }
     begin = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(m.data.get()) + 63) / 64 * 64);
+#ifdef LAPSE_POISON  // for tests: whatever is read before it is written shows
+    std::fill_n(m.data.get(), m.size, std::numeric_limits<T>::quiet_NaN());
+#endif
   }
   ~Scratch() {
     if (mine().size * int64_t(sizeof(T)) > kMostIdle) mine().data.reset(), mine().size = 0;
@@ -501,7 +504,8 @@ class Run {
   }
   // The derivative of a transform, by its value.
   static T slope(const Parameter& p, T value) {
-    return p.transform == kSoftplus ? -std::expm1(-value) : p.transform == kExp ? value : T(1);
+    if (p.transform == kSoftplus) return value > 20 ? T(1) : -std::expm1(-value);
+    return p.transform == kExp ? value : T(1);
   }
   // Zero of zero: what is packed is looked through for values that are not finite.
   static T reciprocal(T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; }

@@ -197,10 +197,15 @@ LAPSE_INLINE V vpositive(V x) {
   return x < 0 ? V{} : x;  // NaN stays NaN
 }
 
+// As torch has it: x itself above 20, where the rest is lost in float.
 template <class V>
 LAPSE_INLINE V vsoftplus(V x) {
   V magnitude = x < 0 ? -x : x;
-  return vpositive(x) + vlog1p_unit(vexp(-magnitude));
+  return x > 20 ? x : vpositive(x) + vlog1p_unit(vexp(-magnitude));
+}
+template <class V>
+LAPSE_INLINE V vsoftplus_slope(V x) {
+  return x > 20 ? 1 - V{} : vrate(x);
 }
 
 inline D vfloor(D x) {

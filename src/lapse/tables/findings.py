@@ -30,7 +30,7 @@ MOST_CLASSES = 20  # whole numbers with more different values than this are numb
 class Finding(NamedTuple):
     """Something about the data that a reader should know.
 
-    Args:
+    Attributes:
         grave: whether results would be worthless if it is what it looks like.
         text: what it is and what to do, in a sentence.
     """

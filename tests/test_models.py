@@ -195,39 +195,21 @@ def test_dropout_acts_in_training_only():
 # An encoder that is no stack of cells
 
 
-class MeanOfInputs(Encoder):
-    """The mean of all inputs, weighted by a decay with the time that is left: no cell, no state."""
-
-    takes_missing: ClassVar[bool] = False
-
-    def __init__(self, input_size, hidden_size, num_layers, *, missing, static_size, rate=1.0):
-        super().__init__()
-        self.map = nn.Linear(input_size * (2 if missing else 1), hidden_size)
-        self.rate, self.output_size = rate, hidden_size
-
-    def forward(self, observations: Observations) -> Features:
-        rows, weight = observations.rows, torch.exp(-self.rate * observations.times).unsqueeze(-1)
-        final: Tensor = rows.sum(self.map(observations.inputs) * weight) / rows.sum(weight)
-        return Features(None, final)
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    monkeypatch.setitem(MODELS, "mean-of-inputs", MeanOfInputs)
+OUTSIDE = "toy_encoder:MeanOfInputs"
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_any_encoder_can_take_the_place_of_a_layer(registered, missing):
+def test_any_encoder_can_take_the_place_of_a_layer(missing):
     data = sequences(missing=missing)
-    model = model_for(data, model="mean-of-inputs", options={"rate": 0.3})
+    model = model_for(data, model=OUTSIDE, options={"rate": 0.3})
     assert len(model.predict(data)) == len(data)
     assert model.encoder.rate == 0.3
 
 
-def test_an_encoder_without_features_per_event_cannot_answer_there(registered):
+def test_an_encoder_without_features_per_event_cannot_answer_there():
     data = sequences(per_step=True)
     with pytest.raises(ValueError, match="gives no features per event"):
-        model_for(data, model="mean-of-inputs").predict(data)
+        model_for(data, model=OUTSIDE).predict(data)
 
 
 def test_a_head_and_a_schema_can_be_given():

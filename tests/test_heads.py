@@ -419,6 +419,12 @@ def test_targets_must_be_where_the_model_answers(kind: str) -> None:
         head.targets_of(steps)
 
 
+def test_no_rows_have_no_loss(kind: str) -> None:
+    head, data = example(kind)
+    targets = head.targets(data.batch([]))
+    assert head.loss(torch.zeros(0, head.width), targets).shape == (0,)
+
+
 def test_without_any_target_there_is_nothing_to_score(kind: str) -> None:
     head, data = example(kind)
     bare = Sequences(data.values, data.times, data.offsets)

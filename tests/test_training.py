@@ -572,6 +572,7 @@ def test_training_leaves_the_process_as_it_was() -> None:
     import logging
     import signal
 
+    on_interrupt = signal.getsignal(signal.SIGINT)
     data, logger = sequences(8), logging.getLogger("lightning.pytorch")
     level, learner = logger.level, model()
     state = torch.get_rng_state()
@@ -587,7 +588,7 @@ def test_training_leaves_the_process_as_it_was() -> None:
         fit(learner, data, data, callbacks=[Break()], progress=False)
     assert logger.level == level
     assert not torch.are_deterministic_algorithms_enabled()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is on_interrupt
     assert not learner.training
 
 
@@ -602,10 +603,10 @@ def test_an_interrupt_reaches_the_caller() -> None:
         def on_train_batch_start(self, *rest: Any) -> None:
             signal.raise_signal(signal.SIGTERM)
 
-    data = sequences(8)
+    data, on_interrupt = sequences(8), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         fit(model(), data, data, callbacks=[Interrupt()], progress=False)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is on_interrupt
     with pytest.raises(SystemExit) as stopped:
         fit(model(), data, data, callbacks=[Terminate()], progress=False)
     assert stopped.value.code == 128 + signal.SIGTERM

@@ -264,7 +264,7 @@ class Scores:
 
 def _rows_known(known: Tensor) -> Tensor:
     """(M,) bool: whether anything is known of each prediction's target."""
-    return known.reshape(len(known), -1).any(1)
+    return known if known.dim() == 1 else known.flatten(1).any(1)
 
 
 def _place(per_step: bool) -> str:

@@ -89,20 +89,20 @@ class Classes(Head):
         return {"names": list(self.names), "labels": list(self.labels)}
 
     def encode(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        labels = raw.reshape(len(raw), -1).double()
-        if labels.shape[1:] != (1,):
+        columns = raw.unsqueeze(1) if raw.dim() == 1 else raw.flatten(1)
+        if columns.shape[1] != 1:
             raise ValueError(
                 f"targets of shape {tuple(raw.shape)} have several columns, expected one label per prediction; "
                 "several labels at once need the head 'labels'"
             )
-        labels = labels[:, 0]
+        labels = columns[:, 0].double()
         known = ~labels.isnan()
         index = torch.searchsorted(self.class_labels, labels).clamp(max=self.width - 1)
-        if bool((known & (self.class_labels[index] != labels)).any()):
-            strange = labels[known & (self.class_labels[index] != labels)][0].item()
+        strange = labels[known & (self.class_labels[index] != labels)]
+        if len(strange):
             raise ValueError(
-                f"a target is {strange:g}, which is not one of the labels {_shown(self.labels)} of this model; "
-                "targets that are not whole numbers need the head 'numbers'"
+                f"a target is {strange[0].item():g}, which is not one of the labels {_shown(self.labels)} of this "
+                "model; targets that are not whole numbers need the head 'numbers'"
             )
         return torch.where(known, index, 0), known
 

@@ -96,7 +96,7 @@ def fit(
     learner = Learner(model, config)
     resumed = record.restore(learner)
     if not record.finished:
-        bars = [shown(record, label)] if progress else []
+        bars = shown(record, label) if progress else []
         watchers = [record, *scalars(record, folder), *bars, *callbacks]
         with _good_weights(model, record), _contained_lightning():
             _trainer(config, devices, nodes, watchers).fit(

@@ -14,13 +14,23 @@ from lapse.training.record import Record
 LINES = 10  # how many lines a whole training prints where there is no terminal
 
 
-def progress(record: Record, label: str) -> L.Callback:
-    """A bar on a terminal or in a notebook; elsewhere a line on stderr for every tenth of the epochs."""
+def progress(record: Record, label: str) -> list[L.Callback]:
+    """A bar on a terminal or in a notebook; elsewhere a line on stderr for every tenth of the epochs.
+
+    Of several processes only the first one shows anything.
+
+    Args:
+        record: the figures of the epochs.
+        label: what stands at the beginning of the bar or line.
+    """
+    from lightning.pytorch.utilities import rank_zero_only
     from rich.console import Console
 
+    if getattr(rank_zero_only, "rank", 0) != 0:
+        return []
     console = Console(stderr=True, soft_wrap=True)
     shown: type[Bar] | type[Lines] = Bar if console.is_terminal or console.is_jupyter else Lines
-    return shown(record, label, console)
+    return [shown(record, label, console)]
 
 
 class Lines(L.Callback):

@@ -88,6 +88,14 @@ def test_a_model_of_the_users_own_from_the_command_line(folder: Path) -> None:
     assert "var(--m-my_5f_model_3a_Drift)" in page
 
 
+@pytest.mark.slow
+def test_a_model_of_the_users_own_on_a_ray_cluster(folder: Path) -> None:
+    pytest.importorskip("ray")
+    settings = ("--set", "train.epochs=1", "--set", "hidden_size=4", "--set", "size=20", "--seeds", "1")
+    grid = ("--tasks", "my_counts:TASK", "--models", "my_model:Drift", "--ray", "local", "--workers", "1")
+    assert "1 of 1 runs are done" in lapse(folder, "study", *grid, *settings, "-o", "cluster")
+
+
 def test_tables_and_pages_of_a_model_that_is_not_installed_here(tmp_path: Path) -> None:
     """Results outlive the code: where the module is not found, the model goes by its name."""
     write_run(tmp_path, RunConfig("mini-digits", "elsewhere.models:Lost"), 90.0)

@@ -10,9 +10,6 @@ from torch import Tensor
 from lapse.gradients.theorems import irregular_batch, make_layer
 from lapse.recurrent import Cell, State
 
-# What a reader of Table 1 asks about beside the output: the states that hold the past.
-MEMORIES = ("c", "traces")
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -52,8 +49,7 @@ def between_observations(
     state = _after(cell, observations, seed)
     repeated = tuple(part.expand(points, -1).contiguous() for part in state)
     output, later = cell.flow(repeated, times)
-    memories = [part for name, part in zip(cell.state_names, later, strict=True) if name in MEMORIES]
-    memory = memories[0][:, :units] if memories else None
+    memory = None if cell.memory is None else later[cell.state_names.index(cell.memory)][:, :units]
     return Interval(model, times, output[:, :units], memory)
 
 

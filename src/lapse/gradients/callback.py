@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lapse.gradients.flow import Behaviour, ErrorFlow, StateRecorder
-from lapse.gradients.theorems import forget_bias_for
-from lapse.recurrent.cell import Cell, LSTMGates
+from lapse.gradients.theorems import forget_bias_for, has_lstm_gates
+from lapse.recurrent import Cell
 
 
 class ErrorFlowWarning(UserWarning):
@@ -111,7 +111,7 @@ def advice(model: nn.Module, flow: ErrorFlow, behaviour: Behaviour) -> str:
     lag = int(flow.lengths.max())
     bias = forget_bias_for(max(lag - 1, 1))
     cells = [module for module in model.modules() if isinstance(module, Cell)]
-    if any(isinstance(getattr(cell, "gates", None), LSTMGates) for cell in cells):
+    if any(has_lstm_gates(cell) for cell in cells):
         first = f"Start the forget gate higher: forget_bias={bias:.1f} keeps a tenth over {lag} steps"
     else:
         names = ", ".join(sorted({type(cell).__name__.removesuffix("Cell") for cell in cells}))

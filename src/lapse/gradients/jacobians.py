@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lapse.recurrent import Cell, State
-from lapse.recurrent.fields import DampedTanhField, TanhField
+from lapse.recurrent.fields import TanhField
 from lapse.solvers import Tableau
 
 
@@ -81,9 +80,7 @@ def field_jacobian(field: TanhField, h: Tensor, drive: Tensor) -> Tensor:
     """∂f/∂h − τ of the paper's right-hand sides from their weights: diag(s ⊙ (1 − tanh²)) R − diag(τ), (B, H, H)."""
     slope = field.scale * (1 - torch.tanh(drive + field.gates.recur(h)).square())
     jacobian = slope.unsqueeze(-1) * field.gates.weight_hh
-    if isinstance(field, DampedTanhField):
-        jacobian = jacobian - torch.diag(F.softplus(field.decay))
-    return jacobian.detach()
+    return (jacobian - torch.diag(field.damping)).detach()
 
 
 def euler_jacobian(field: TanhField, h: Tensor, drive: Tensor, timespan: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from lapse.gradients.flow import error_flow
 from lapse.gradients.jacobians import state_jacobian
 from lapse.models import registry
 from lapse.recurrent import ODELSTM, RNN, Cell, CTRNNCell, State
-from lapse.recurrent.cell import LSTMGates
 from lapse.solvers import DOPRI5, EULER, RK4, Adaptive, FixedStep, Solver
 
 # Not 0: step control looks at the error of the state alone, and a state at rest has none, so that an adaptive solver
@@ -126,18 +126,22 @@ def slope(x: Tensor, y: Tensor) -> float:
     return float((x * y).sum() / x.square().sum())
 
 
-def start_near_zero(cell: Cell, *, forget_bias: float = 1.0) -> None:
+def has_lstm_gates(cell: Cell) -> bool:
+    """Whether a cell writes to a memory through an LSTM's gates."""
+    return hasattr(getattr(cell, "gates", None), "memorise")
+
+
+def start_near_zero(cell: Any, *, forget_bias: float = 1.0) -> None:
     """The assumption of Theorem 3 taken at its word: R_z, R_i, R_f, W_f and b_f exactly 0, but for the constant.
 
-    The paper adds the constant 1 to b_f; here it is where the forget bias starts (``LSTMGates``).
+    The paper adds the constant 1 to b_f; here it is where the forget bias starts (`lapse.recurrent.cell.LSTMGates`).
     """
-    gates = getattr(cell, "gates", None)
-    if not isinstance(gates, LSTMGates):
+    if not has_lstm_gates(cell):
         raise TypeError(
             f"Theorem 3 speaks of an LSTM's gates, and {type(cell).__name__} has none; "
             "use an LSTM, for example `lapse.recurrent.ODELSTMCell`"
         )
-    size = cell.hidden_size
+    size, gates = cell.hidden_size, cell.gates
     with torch.no_grad():
         gates.weight_hh[: 3 * size] = 0.0  # the rows of i, f and z
         gates.weight_ih[size : 2 * size] = 0.0

@@ -29,6 +29,7 @@ class AugmentedLSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
+    memory: ClassVar[str | None] = "c"
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
     kernels: ClassVar[tuple[Kernel, ...]] = (TorchLSTM(),)
 

@@ -26,6 +26,7 @@ class Cell(nn.Module, ABC):
     What a cell can do is declared by class attributes:
 
     - `state_names`: the names of the state's tensors, in order.
+    - `memory`: the name of the state that holds the past beside the output, if there is one.
     - `takes_missing`: whether `step` is told which features were observed. Such a cell overrides `step_input`.
     - `splits_gaps`: whether a gap may be passed in pieces, with `flow` before the step that ends it. This is so
       where the state first lives through the gap and then absorbs the observation. A cell that is driven by the
@@ -48,6 +49,7 @@ class Cell(nn.Module, ABC):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h",)
+    memory: ClassVar[str | None] = None
     takes_missing: ClassVar[bool] = False
     splits_gaps: ClassVar[bool] = False
     flow_starts_at_output: ClassVar[bool] = True

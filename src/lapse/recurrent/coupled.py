@@ -34,6 +34,7 @@ class CoupledLSTMODERNNCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "lstm", "ode")
+    memory: ClassVar[str | None] = "c"
     free_states: ClassVar[tuple[str, ...]] = ("c", "lstm", "ode")
 
     def __init__(

@@ -35,6 +35,7 @@ class CTGRUCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "traces")
+    memory: ClassVar[str | None] = "traces"
     free_states: ClassVar[tuple[str, ...]] = ("traces",)
     splits_gaps: ClassVar[bool] = True
 

@@ -32,6 +32,7 @@ class CTLSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "target", "rate", "gate")
+    memory: ClassVar[str | None] = "c"
     free_states: ClassVar[tuple[str, ...]] = ("c",)
     splits_gaps: ClassVar[bool] = True
 

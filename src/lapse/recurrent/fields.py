@@ -60,6 +60,11 @@ class TanhField(nn.Module):
         """s ⊙ tanh(drive + R h)."""
         return self.scale * torch.tanh(drive + self.gates.recur(state))
 
+    @property
+    def damping(self) -> Tensor:
+        """The damping τ of each unit: none here."""
+        return torch.zeros_like(self.scale)
+
     def forward(self, state: Tensor, drive: Tensor) -> Tensor:
         return self.source(state, drive)
 
@@ -91,6 +96,11 @@ class DampedTanhField(TanhField):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
         self.decay = nn.Parameter(torch.full((hidden_size,), softplus_inverse(1.0)))
+
+    @property
+    def damping(self) -> Tensor:
+        """The damping τ of each unit."""
+        return F.softplus(self.decay)
 
     def semilinear(self, state: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
         """The source and the rate τ of dh/dt = source − τ ⊙ h."""

@@ -35,6 +35,7 @@ class ODELSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
+    memory: ClassVar[str | None] = "c"
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
 
     def __init__(
@@ -86,6 +87,7 @@ class AutonomousODELSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c")
+    memory: ClassVar[str | None] = "c"
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
 
     def __init__(

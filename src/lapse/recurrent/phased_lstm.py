@@ -44,6 +44,7 @@ class PhasedLSTMCell(Cell):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h", "c", "clock")
+    memory: ClassVar[str | None] = "c"
     free_states: ClassVar[tuple[str, ...]] = ("h", "c")
     splits_gaps: ClassVar[bool] = True
     tolerates_bfloat16: ClassVar[bool] = False  # gaps and periods in 8 bits open the gates at other times

@@ -251,6 +251,42 @@ USAGE = {
     "bench extra": "unexpected extra argument",
 } | {f"{TRAIN} --set '{setting}'": said for setting, said in SETTINGS.items()}
 
+FIT = "fit {table} --id id --time t --target y"
+USAGE |= {
+    "fit": "Missing argument 'FILE'",
+    "fit nowhere.csv": "'nowhere.csv' does not exist",
+    "fit {folder}": "is a directory",
+    "fit {table} --model lsmt": "did you mean lstm",
+    "fit {table} --members 0": "--members",
+    "fit {table} --seed -1": "--seed",
+    "fit {table} -o {file}": "cannot write to",
+    "fit {table} --id idd": "no column 'idd'; did you mean 'id'",
+    "fit {table} --id id --time when": "no column 'when'; its columns are",
+    "fit {table} --id id --time t --target z": "no column 'z'",
+    f"{FIT} --values q": "no column 'q'",
+    f"{FIT} --group g": "no column 'g'",
+    f"{FIT} --unit years": "the unit of time must be one of",
+    "fit {table} --long": "which column is the variable",
+    "fit {table} --long --variable x": "which column is the value",
+    "predict": "Missing argument 'MODEL'",
+    "predict {folder}": "Missing argument 'FILE'",
+    "predict nowhere {table}": "'nowhere' does not exist",
+    "predict {file} {table}": "is a file",
+    "predict {folder} nowhere.csv": "'nowhere.csv' does not exist",
+    "predict {folder} {table} -o {folder}": "is a folder, expected a file",
+    "predict {folder} {table} -o {file}/x.csv": "cannot write to",
+    "predict {folder} {table} -o out.xlsx": "no '.xlsx'",
+    "predict {folder} {table} -o out": "no ''",
+    "evaluate": "Missing argument 'MODEL'",
+    "evaluate nowhere {table}": "does not exist",
+    "evaluate {folder} nowhere.csv": "does not exist",
+    "example nothing": "no 'nothing'",
+    "example pbc": "did you mean pbc2",
+    "example pbc2 -o {folder}": "is a folder, expected a file",
+    "example pbc2 -o {file}/x.csv": "cannot write to",
+    "example pbc2 -o x.xlsx": "no '.xlsx'",
+}
+
 # Exit status 1: the command makes sense, and what it asks for cannot be done.
 FAILURES = {
     "train walker -o {new}": r"walker.zip was not found .* downloading .* failed .*\nThe run is in .*walker",
@@ -264,6 +300,25 @@ FAILURES = {
     f"{GRID} --ray 127.0.0.1:x -o {{new}}": "no Ray cluster answers",
     f"{GRID} --ray ray://127.0.0.1:9 -o {{new}}": "no Ray cluster answers",
     f"{TRAIN} -o {{held}}": "another process works in .*held",
+    "fit {file}": "is of no known kind",
+    "fit {broken}": "broken.csv cannot be read as .csv",
+    "fit {header}": "header.csv holds no rows",
+    f"{FIT} --static x": "column 'x' changes within id",
+    "predict {folder} {table}": "folder holds no model",
+    "evaluate {folder} {table}": "folder holds no model",
+}
+
+
+# What every command that works for long does, and by which function.
+LONG = "--set train.epochs=500 --set train.patience=500"
+WORK = {
+    "train": (f"train mini-digits --model lstm {LONG}", "runs.run"),
+    "study": (f"study --tasks mini-digits --models lstm {LONG}", "study.study"),
+    "tune": (f"tune mini-digits --model lstm {LONG}", "tune.tune"),
+    "demo": ("demo", "demo.demo"),
+    "gradients": ("gradients -o figures", "gradients.gallery.run"),
+    "bench": ("bench --only lstm", "bench.bench"),
+    "fit": (f"{FIT} --yes", "estimators.trial.run_trial"),
 }
 
 
@@ -286,6 +341,12 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         name: tmp_path / name
         for name in ("file", "folder", "new", "runs", "unfinished", "empty", "odd", "held")
     }
+    tables = {"table": "table.csv", "broken": "broken.csv", "header": "header.csv"}
+    found |= {name: tmp_path / file for name, file in tables.items()}
+    rows = [f"{i},{t},{t * i},{t},{i % 2}" for i in range(20) for t in range(3)]
+    found["table"].write_text("\n".join(["id,t,x,u,y", *rows]))
+    found["header"].write_text("id,t,x,y\n")
+    found["broken"].write_bytes(b"\x00\xff\xfe" * 50)
     found["file"].write_text("grids = 3\n")
     found["empty"].write_text("")
     found["odd"].write_text('[[grids]]\ntasks = ["mini-digits"]\nmodels = ["lstm"]\nseeds = true\n')
@@ -316,7 +377,15 @@ def test_a_wrong_command_line_exits_2_in_two_lines(
     def start(*args: Any, **kwargs: Any) -> Any:
         raise Started
 
-    for name in ("runs.run", "study.study", "tune.tune", "demo.demo", "gradients.gallery.run", "bench.bench"):
+    for name in (
+        "runs.run",
+        "study.study",
+        "tune.tune",
+        "demo.demo",
+        "gradients.gallery.run",
+        "bench.bench",
+        "estimators.trial.run_trial",
+    ):
         monkeypatch.setattr(f"lapse.{name}", start)
     before = sorted(places["folder"].iterdir())
     check(CliRunner().invoke(app, words(line, places)), 2, USAGE[line])
@@ -360,17 +429,6 @@ def test_a_mistake_of_ours_is_called_one(places: dict[str, Path], monkeypatch: p
     )
 
 
-LONG = "--set train.epochs=500 --set train.patience=500"
-WORK = {
-    "train": (f"train mini-digits --model lstm {LONG}", "runs.run"),
-    "study": (f"study --tasks mini-digits --models lstm {LONG}", "study.study"),
-    "tune": (f"tune mini-digits --model lstm {LONG}", "tune.tune"),
-    "demo": ("demo", "demo.demo"),
-    "gradients": ("gradients -o figures", "gradients.gallery.run"),
-    "bench": ("bench --only lstm", "bench.bench"),
-}
-
-
 @pytest.mark.parametrize("command", WORK)
 def test_every_command_that_works_says_how_to_go_on(
     command: str, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
@@ -380,7 +438,7 @@ def test_every_command_that_works_says_how_to_go_on(
 
     line, work = WORK[command]
     monkeypatch.setattr(f"lapse.{work}", interrupted)
-    result = CliRunner().invoke(app, line.split())
+    result = CliRunner().invoke(app, words(line, places))
     assert result.exit_code == 130
     assert re.search("interrupted; .*(the same command|nothing is kept)", result.stderr)
 

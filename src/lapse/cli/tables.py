@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lapse.cli.app import ModelName, Seed, app, known, writable, writable_file
+from lapse.cli.endings import on_interrupt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
     from lapse.sequences import Sequences
     from lapse.tables import Roles
 
-TableFile = Annotated[Path, typer.Argument(help="A .csv, .parquet or .arrow table.", metavar="FILE")]
-ModelDir = Annotated[Path, typer.Argument(help="A folder that `lapse fit` wrote.", metavar="MODEL")]
+TableFile = Annotated[
+    Path,
+    typer.Argument(help="A .csv, .parquet or .arrow table.", metavar="FILE", exists=True, dir_okay=False),
+]
+ModelDir = Annotated[
+    Path,
+    typer.Argument(help="A folder that `lapse fit` wrote.", metavar="MODEL", exists=True, file_okay=False),
+]
 
 
 @app.command()
@@ -71,7 +78,8 @@ def fit(
     estimator = _estimator(
         data, model=model, members=members, boosting=not no_boosting, random_state=seed, progress=True
     )
-    trial = _tried(estimator, data, console)
+    with on_interrupt("nothing is kept of it; the same command begins anew"):
+        trial = _tried(estimator, data, console)
     _write(trial, roles, data, findings, output)
     _show_trial(trial)
     typer.echo(f"{output / 'report.html'}\n{output}", err=True)
@@ -94,7 +102,7 @@ def predict(
     from lapse.tables.files import write_table
 
     if output is not None:
-        writable_file("--output", output)
+        _writable_table(output)
     with _warnings_told():
         ensemble, roles = _load(model)
         table = ensemble.predict(_sequences(file, roles)).frame(id=roles.id, time=roles.time)
@@ -141,6 +149,7 @@ def example(
     tables = {"pbc2": examples.pbc2}
     known("NAME", name, tables)
     target = output or Path(f"{name}.csv")
+    _writable_table(target)
     write_table(tables[name](), target)
     typer.echo(target)
 
@@ -157,15 +166,26 @@ def _warnings_told() -> Iterator[None]:
         typer.echo(f"note: {message}", err=True)
 
 
+def _writable_table(file: Path) -> None:
+    """Exit with 2 if a table cannot be written to `file`: before the work, not after it."""
+    from lapse.tables.files import WRITERS
+
+    writable_file("--output", file)
+    known("--output", file.suffix.lower(), WRITERS)
+
+
 def _split(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _read(file: Path, told: dict[str, Any]) -> tuple[Roles, Sequences]:
-    from lapse.tables import guess, read_table
+    from lapse.tables import RolesError, guess, read_table
 
     table = read_table(file)
-    roles = guess(table, told)
+    try:
+        roles = guess(table, told)
+    except RolesError as error:
+        raise typer.BadParameter(str(error)) from error
     return roles, roles.sequences(table)
 
 

@@ -239,8 +239,8 @@ def _check_names(table: Any, told: Mapping[str, Any]) -> None:
     names = [str(name) for name in table.columns]
     for name in sorted(_told_names(told) - set(names)):
         near = difflib.get_close_matches(name, names, n=1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
-        raise RolesError(f"the table has no column {name!r}{guess} Its columns are {names}")
+        guess = f"did you mean {near[0]!r}? Its" if near else "its"
+        raise RolesError(f"the table has no column {name!r}; {guess} columns are {names}")
     if told.get("unit") and told["unit"] not in NANOSECONDS:
         raise RolesError(f"the unit of time must be one of {', '.join(NANOSECONDS)}, got {told['unit']!r}")
 

@@ -1,15 +1,14 @@
 """A whole model: preprocessing, encoder, pooling, readout, and what can be chosen of them."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import lapse
 from example_models import model_for, sequences
-from lapse.encoders import Encoder, Features, Observations
 from lapse.heads import Classes, Gaussian, Numbers, Quantiles
 from lapse.models import MODELS, ModelConfig, Schema, SequenceModel
 

@@ -869,3 +869,17 @@ def test_with_another_torch_every_call_takes_the_reference(monkeypatch: pytest.M
     output, _ = layer(x)
     with lapse.backend("reference"):
         assert torch.equal(layer(x)[0], output)
+
+
+def test_denormal_gradients_are_zeros_and_torch_keeps_its_own():
+    """A gradient that vanishes passes through the denormal range, in which every product is many times slower."""
+    layer = lapse.ODELSTM(2, 8, form="driven")
+    x = torch.randn(3, 40, 2, requires_grad=True)
+    with lapse.backend("fused"):
+        (layer(x, timespans=torch.rand(3, 40))[0][:, -1].sum() * 1e-36).backward()
+    gradient = x.grad
+    assert gradient is not None
+    smallest = gradient[gradient != 0].abs().min()
+    assert smallest >= torch.finfo(torch.float32).tiny
+    assert (gradient == 0).any()
+    assert float(torch.tensor(1e-30) * 1e-10) > 0

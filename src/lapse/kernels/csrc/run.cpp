@@ -9,6 +9,7 @@
 #include <new>
 #include <thread>
 
+#include "denormals.h"
 #include "ops.h"
 #include "rows.h"
 
@@ -47,6 +48,7 @@ void in_parallel(Parallel parallel, int64_t threads, int64_t count, Body body) {
     int64_t count;
   } shared{&body, {0}, count};
   auto work = [](void* p) {
+    const FlushDenormals flush;
     Shared& s = *static_cast<Shared*>(p);
     for (int64_t i; (i = s.next++) < s.count;) (*s.body)(i);
   };

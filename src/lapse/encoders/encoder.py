@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from lapse.rows import Rows
 
+Named = dict[str, Tensor]
+"""States by name, one row per sequence."""
+
 
 @dataclass(frozen=True)
 class Observations:
@@ -45,7 +48,17 @@ class Observations:
     @property
     def inputs(self) -> Tensor:
         """(N, F), or (N, 2 · F) where features may be missing: the values, and which were observed."""
-        return self.values if self.observed is None else torch.cat([self.values, self.observed], -1)
+        return with_flags(self.values, self.observed)
+
+
+def with_flags(values: Tensor, observed: Tensor | None) -> Tensor:
+    """The values (..., F), followed by which were observed if that is told: (..., 2 · F).
+
+    Args:
+        values: (..., F), filled where nothing was observed.
+        observed: (..., F) of 0 and 1; None if features were never missing in training.
+    """
+    return values if observed is None else torch.cat([values, observed], -1)
 
 
 class Features(NamedTuple):
@@ -76,7 +89,8 @@ class Encoder(nn.Module, ABC):
         takes_missing: whether missing features are treated by a rule of the encoder's own. An encoder without such a
             rule uses `Observations.inputs`, in which flags are further inputs.
         causal: whether the features after an event depend on nothing that comes later.
-        streams: whether events can be taken one at a time with a state of fixed size.
+        streams: whether events can be taken one at a time with a state of fixed size; such an encoder has `start`
+            and `step`.
         output_size: the width D of the features.
         forms: what `form=` may be, where there is a choice.
         paper_options: the options that the `paper` preset gives it.
@@ -94,6 +108,31 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, observations: Observations) -> Features:
         """The features of preprocessed sequences."""
+
+    def start(self, values: Tensor, static: Tensor | None) -> Named:
+        """The named states, (B, size) each, before the first event.
+
+        Args:
+            values: (B, F), the first event of each sequence; only its shape, number type and device matter.
+            static: (B, 2 · K), as in `Observations`; None without any.
+        """
+        raise NotImplementedError(self._no_stream())
+
+    def step(
+        self, values: Tensor, observed: Tensor | None, timespan: Tensor, state: Named
+    ) -> tuple[Tensor, Named]:
+        """The features (B, D) after one more event of each sequence, and the new states.
+
+        Args:
+            values: (B, F), one event per sequence, preprocessed as in `Observations`.
+            observed: (B, F) of 0 and 1; None if features were never missing in training.
+            timespan: (B,), the gap before the event, in the model's unit of time.
+            state: the states after the event before, as `start` or `step` returned them.
+        """
+        raise NotImplementedError(self._no_stream())
+
+    def _no_stream(self) -> str:
+        return f"{type(self).__name__} reads a sequence as a whole and cannot take one event at a time"
 
     def set_input_mean(self, mean: Tensor) -> None:
         """Be told what a missing value is filled with, after scaling.

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lapse.encoders.encoder import Encoder, Features, Observations
+from lapse.encoders.encoder import Encoder, Features, Named, Observations, with_flags
 from lapse.recurrent import RNN, Hidden
 
 
@@ -50,7 +50,7 @@ class RecurrentEncoder(Encoder):
         told = self.layer.takes_missing
         output, h_n = self.layer(
             observations.values if told else observations.inputs,
-            self._first_states(observations),
+            self._first_states(observations.static),
             timespans=observations.timespans,
             rows=observations.rows,
             observed=observations.observed if told else None,
@@ -61,12 +61,51 @@ class RecurrentEncoder(Encoder):
         if self.layer.takes_missing:
             self.layer.set_input_mean(mean)
 
-    def _first_states(self, observations: Observations) -> Hidden | None:
+    def start(self, values: Tensor, static: Tensor | None) -> Named:
+        """The states of each layer, `layer0_h` and so on."""
+        hidden = self._first_states(static)
+        if hidden is None:
+            hidden = self.layer.initial_state(len(values), device=values.device, dtype=values.dtype)
+        stacks = hidden if isinstance(hidden, tuple) else (hidden,)
+        return {
+            name: stack[i, :, :size]
+            for i, names in enumerate(self._layer_sizes())
+            for stack, (name, size) in zip(stacks, names.items(), strict=True)
+        }
+
+    def step(
+        self, values: Tensor, observed: Tensor | None, timespan: Tensor, state: Named
+    ) -> tuple[Tensor, Named]:
+        if not self.streams:
+            raise NotImplementedError(self._no_stream())
+        told = self.layer.takes_missing
+        layers = self._layer_sizes()
+        output, after = self.layer.step(
+            values if told else with_flags(values, observed),
+            [tuple(state[name] for name in names) for names in layers],
+            timespan,
+            observed if told else None,
+        )
+        named = {
+            name: part
+            for names, parts in zip(layers, after, strict=True)
+            for name, part in zip(names, parts, strict=True)
+        }
+        return output, named
+
+    def _layer_sizes(self) -> list[dict[str, int]]:
+        """The names of the states of each layer, with their widths."""
+        return [
+            {f"layer{i}_{name}": size for name, size in zip(cell.state_names, cell.state_sizes, strict=True)}
+            for i, cell in enumerate(self.layer.stack)
+        ]
+
+    def _first_states(self, static: Tensor | None) -> Hidden | None:
         """The states before the first event, if static features set them."""
         if self.first_state is None:
             return None
-        assert observations.static is not None, "the width of the static features was checked"
-        given: Tensor = self.first_state(observations.static)  # (B, cells · all free states)
+        assert static is not None, "the width of the static features was checked"
+        given: Tensor = self.first_state(static)  # (B, cells · all free states)
         given = given.view(len(given), len(self.layer.cells), -1).transpose(0, 1)
         own = self.layer.initial_state(given.shape[1], device=given.device, dtype=given.dtype)
         states = dict(zip(self.layer.state_names, own if isinstance(own, tuple) else (own,), strict=True))

@@ -118,6 +118,11 @@ class Head(nn.Module, ABC):
 
     # What a kind of answer may say.
 
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """What the numbers of one `answer` are called, in their order; `predict` returns them under these names."""
+        return tuple(f"answer_{k}" for k in range(self.answer(torch.zeros(1, self.width)).numel()))
+
     def measure(self, train: Sequences) -> None:
         """Take from the training split what the loss needs of it, such as the scale of the targets."""
 

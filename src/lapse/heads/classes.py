@@ -85,6 +85,10 @@ class Classes(Head):
     def question(self) -> str:
         return f"one of {self.width} classes"
 
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        return tuple(f"p_{name}" for name in self.names)
+
     def options(self) -> dict[str, Any]:
         return {"names": list(self.names), "labels": list(self.labels)}
 
@@ -141,7 +145,7 @@ class Classes(Head):
         """`prediction`, the name of the most probable class, and `p_NAME`, the probability of each class."""
         probabilities = self.answer(output.double()).cpu().numpy()
         best = np.array(self.names)[probabilities.argmax(1)]
-        return {"prediction": best} | {f"p_{n}": probabilities[:, k] for k, n in enumerate(self.names)}
+        return {"prediction": best} | dict(zip(self.answer_names, probabilities.T, strict=True))
 
     def balance(self, train: Sequences | None) -> None:
         """Weigh each class by the inverse of how often it occurs in training; the mean weight is 1."""

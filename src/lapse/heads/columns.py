@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lapse.heads.base import Head, Summary
+from lapse.heads.metrics import Array
 from lapse.sequences import Sequences
 
 
@@ -75,6 +76,11 @@ class ColumnHead(Head):
     def column_name(self, name: str) -> str:
         """What the prediction of a column is called: `prediction` if there is one, else `prediction_NAME`."""
         return "prediction" if len(self.names) == 1 else f"prediction_{name}"
+
+    def answer_columns(self, output: Tensor) -> dict[str, Array]:
+        """Every number of the answers to raw outputs (M, width), by its name."""
+        values = self.answer(output.double()).flatten(1).cpu().numpy()
+        return dict(zip(self.answer_names, values.T, strict=True))
 
     def summary(self, parts: Mapping[str, Sequences]) -> Summary:
         rows = []

@@ -86,6 +86,11 @@ class Gaussian(ScaledHead):
         count = len(self.names)
         return f"{'a number' if count == 1 else f'{count} numbers'} with standard deviation"
 
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        means = tuple(self.column_name(name) for name in self.names)
+        return means + tuple(f"{name}_std" for name in means)
+
     def errors(self, output: Tensor, targets: Targets) -> Tensor:
         mean, log_std = _halves(output)
         standardized = (self.scaled(targets.values) - mean) * torch.exp(-log_std)
@@ -98,9 +103,7 @@ class Gaussian(ScaledHead):
 
     def predict(self, output: Tensor) -> dict[str, Array]:
         """`prediction` and `prediction_std`; with several columns `prediction_NAME` and `prediction_NAME_std`."""
-        means, stds = _parts(self.answer(output.double()).cpu().numpy())
-        named = [(self.column_name(name), k) for k, name in enumerate(self.names)]
-        return {name: means[:, k] for name, k in named} | {f"{name}_std": stds[:, k] for name, k in named}
+        return self.answer_columns(output)
 
     def trivial(self, train: Sequences) -> Tensor:
         columns = self.known_columns(train)

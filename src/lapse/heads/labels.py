@@ -52,6 +52,10 @@ class Labels(ColumnHead):
     def question(self) -> str:
         return f"which of {self.width} labels"
 
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        return tuple(f"p_{name}" for name in self.names)
+
     def encode(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         values, known = super().encode(raw)
         strange = known & (values != 0) & (values != 1)
@@ -76,9 +80,8 @@ class Labels(ColumnHead):
     def predict(self, output: Tensor) -> dict[str, Array]:
         """`p_NAME`, the probability of each label, and `prediction_NAME`, whether it is over one half."""
         probabilities = self.answer(output.double()).cpu().numpy()
-        named = list(enumerate(self.names))
-        return {f"p_{name}": probabilities[:, k] for k, name in named} | {
-            self.column_name(name): probabilities[:, k] > 0.5 for k, name in named
+        return dict(zip(self.answer_names, probabilities.T, strict=True)) | {
+            self.column_name(name): probabilities[:, k] > 0.5 for k, name in enumerate(self.names)
         }
 
     def balance(self, train: Sequences | None) -> None:

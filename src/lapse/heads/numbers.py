@@ -73,6 +73,10 @@ class Numbers(ScaledHead):
         count = "a number" if self.width == 1 else f"{self.width} numbers"
         return f"{count} ({self.loss_name} error)"
 
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        return tuple(self.column_name(name) for name in self.names)
+
     def options(self) -> dict[str, Any]:
         return super().options() | {"loss": self.loss_name}
 
@@ -85,8 +89,7 @@ class Numbers(ScaledHead):
 
     def predict(self, output: Tensor) -> dict[str, Array]:
         """`prediction`, or with several columns `prediction_NAME` for each, in the table's own units."""
-        values = self.answer(output.double()).cpu().numpy()
-        return {self.column_name(name): values[:, k] for k, name in enumerate(self.names)}
+        return self.answer_columns(output)
 
     def trivial(self, train: Sequences) -> Tensor:
         constant = LOSSES[self.loss_name].best_constant

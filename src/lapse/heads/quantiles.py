@@ -59,6 +59,11 @@ class Quantiles(ScaledHead):
         count = "a number" if len(self.names) == 1 else f"each of {len(self.names)} numbers"
         return f"{len(self.levels)} quantiles of {count}"
 
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        columns = (self.column_name(name) for name in self.names)
+        return tuple(f"{column}_q{level:g}" for column in columns for level in self.levels)
+
     def options(self) -> dict[str, Any]:
         return super().options() | {"levels": list(self.levels)}
 
@@ -74,12 +79,7 @@ class Quantiles(ScaledHead):
 
     def predict(self, output: Tensor) -> dict[str, Array]:
         """`prediction_qLEVEL` for each level; with several columns `prediction_NAME_qLEVEL`."""
-        values = self.answer(output.double()).cpu().numpy()
-        return {
-            f"{self.column_name(name)}_q{level:g}": values[:, k, q]
-            for k, name in enumerate(self.names)
-            for q, level in enumerate(self.levels)
-        }
+        return self.answer_columns(output)
 
     def trivial(self, train: Sequences) -> Tensor:
         columns = [np.quantile(column.numpy(), self.levels) for column in self.known_columns(train)]

@@ -8,3 +8,4 @@ from lapse.models.registry import MODELS as MODELS
 from lapse.models.schema import Column as Column
 from lapse.models.schema import Schema as Schema
 from lapse.models.schema import SchemaWarning as SchemaWarning
+from lapse.models.step import Step as Step

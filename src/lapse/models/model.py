@@ -118,7 +118,8 @@ class SequenceModel(nn.Module):
         if self.present is not None:
             output = output + self.head.certain(self.present(batch, self.preprocessing.fill))
         if self.tabular is not None:
-            output = output + self.tabular(batch)
+            assert batch.static is not None, "the width of the static features was checked"
+            output = output + self.tabular(batch.static, batch.static_observed)
         return output
 
     def decayed_parameters(self) -> list[nn.Parameter]:

@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from lapse.encoders import Features, Observations
+from lapse.encoders import Features, Named, Observations
 from lapse.rows import Rows
 
 
 class Pool(nn.Module, ABC):
     """One way to reduce the features of all events to those of their sequence, of the same width.
+
+    `forward` takes all events at once, `start` and `step` take them one at a time; the results are the same.
 
     Args:
         size: the width of the features.
@@ -26,12 +28,31 @@ class Pool(nn.Module, ABC):
     def forward(self, features: Features, rows: Rows) -> Tensor:
         """(B, size), from the features and where the events of each sequence lie."""
 
+    @abstractmethod
+    def start(self, features: Tensor) -> Named:
+        """The states before the first event, for features of the shape of `features` (B, size)."""
+
+    @abstractmethod
+    def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
+        """(B, size) for the events so far, and the new states.
+
+        Args:
+            features: (B, size), the features after one more event.
+            state: the states after the event before.
+        """
+
 
 class Last(Pool):
     """The features after the last event."""
 
     def forward(self, features: Features, rows: Rows) -> Tensor:
         return features.final
+
+    def start(self, features: Tensor) -> Named:
+        return {}
+
+    def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
+        return features, {}
 
 
 class Mean(Pool):
@@ -41,12 +62,26 @@ class Mean(Pool):
         total = rows.sum(steps_of(features))
         return total / rows.lengths.unsqueeze(1).to(total)
 
+    def start(self, features: Tensor) -> Named:
+        return {"total": torch.zeros_like(features), "count": torch.zeros_like(features[:, :1])}
+
+    def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
+        total, count = state["total"] + features, state["count"] + 1
+        return total / count, {"total": total, "count": count}
+
 
 class Max(Pool):
     """The largest value of each feature over all events."""
 
     def forward(self, features: Features, rows: Rows) -> Tensor:
         return rows.max(steps_of(features))
+
+    def start(self, features: Tensor) -> Named:
+        return {"largest": torch.full_like(features, -torch.inf)}
+
+    def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
+        largest = torch.maximum(state["largest"], features)
+        return largest, {"largest": largest}
 
 
 class Attention(Pool):
@@ -66,6 +101,22 @@ class Attention(Pool):
         largest = rows.max(score.detach())  # subtracted so that no exponential overflows
         weight = torch.exp(score - largest.index_select(0, rows.row.to(score.device)))
         return rows.sum(steps * weight) / rows.sum(weight)
+
+    def start(self, features: Tensor) -> Named:
+        nothing = torch.zeros_like(features[:, :1])
+        return {
+            "largest": torch.full_like(nothing, -torch.inf),
+            "weight": nothing,
+            "total": torch.zeros_like(features),
+        }
+
+    def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
+        score: Tensor = self.score(features)  # (B, 1)
+        largest = torch.maximum(state["largest"], score)
+        fading, weight = torch.exp(state["largest"] - largest), torch.exp(score - largest)
+        total = state["total"] * fading + features * weight
+        weight = state["weight"] * fading + weight
+        return total / weight, {"largest": largest, "weight": weight, "total": total}
 
 
 POOLS: dict[str, type[Pool]] = {"last": Last, "mean": Mean, "max": Max, "attention": Attention}
@@ -89,6 +140,34 @@ class Pooling(nn.Module):
 
     def forward(self, features: Features, observations: Observations) -> Tensor:
         return torch.cat([pool(features, observations.rows) for pool in self.pools], -1)
+
+    def start(self, features: Tensor) -> Named:
+        """The states before the first event: those of each pool, `pool0_total` and so on."""
+        return {
+            f"{prefix}{name}": part
+            for prefix, pool in self._prefixed()
+            for name, part in pool.start(features).items()
+        }
+
+    def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
+        """(B, output_size) for the events so far, and the new states.
+
+        Args:
+            features: (B, size), the features after one more event.
+            state: the states after the event before.
+        """
+        pooled: list[Tensor] = []
+        after: Named = {}
+        for prefix, pool in self._prefixed():
+            own = {name.removeprefix(prefix): s for name, s in state.items() if name.startswith(prefix)}
+            found, new = pool.step(features, own)
+            pooled.append(found)
+            after |= {f"{prefix}{name}": part for name, part in new.items()}
+        return torch.cat(pooled, -1), after
+
+    def _prefixed(self) -> list[tuple[str, Pool]]:
+        pools = [pool for pool in self.pools if isinstance(pool, Pool)]
+        return [(f"pool{i}_", pool) for i, pool in enumerate(pools)]
 
 
 def steps_of(features: Features) -> Tensor:

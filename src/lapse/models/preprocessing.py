@@ -139,27 +139,41 @@ class Preprocessing(nn.Module):
 
     def forward(self, batch: Batch) -> Observations:
         self._check_width(batch)
-        raw, observed = batch.values.to(self.scale.dtype), batch.observed
+        values, observed = self.events(batch.values, batch.observed)
+        static = None if batch.static is None else self.static(batch.static, batch.static_observed)
+        return Observations(values, observed, self.spans(batch.timespans), batch.rows, static)
+
+    def events(self, raw: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Values and flags as `Observations` has them, from those of a table.
+
+        Args:
+            raw: (N, F).
+            observed: (N, F) bool; None if everything was observed.
+        """
+        raw = raw.to(self.scale.dtype)
         if observed is not None:
             raw = torch.where(observed, raw, self.fill)
         values = self._clipped((raw - self.shift) / self.scale)
-        if self.missing:
-            observed = torch.ones_like(values) if observed is None else observed.to(values.dtype)
-        return Observations(
-            values=values,
-            observed=observed if self.missing else None,
-            timespans=batch.timespans.to(self.scale.dtype) / self.time_unit,
-            rows=batch.rows,
-            static=self._static(batch),
-        )
+        if not self.missing:
+            return values, None
+        return values, torch.ones_like(values) if observed is None else observed.to(values.dtype)
 
-    def _static(self, batch: Batch) -> Tensor | None:
-        """(B, 2 · K): every static feature, 0 where it is not known, and a flag for whether it is known."""
-        if batch.static is None or not len(self.static_scale):
+    def spans(self, timespans: Tensor) -> Tensor:
+        """Gaps of a table in the model's unit of time."""
+        return timespans.to(self.scale.dtype) / self.time_unit
+
+    def static(self, raw: Tensor, known: Tensor | None) -> Tensor | None:
+        """(B, 2 · K): every static feature, 0 where it is not known, and a flag for whether it is known.
+
+        Args:
+            raw: (B, K).
+            known: (B, K) bool; None if everything is known.
+        """
+        if not len(self.static_scale):
             return None
-        static = self._clipped((batch.static.to(self.scale.dtype) - self.static_shift) / self.static_scale)
-        known = torch.ones_like(static) if batch.static_observed is None else batch.static_observed.to(static)
-        return torch.cat([static.masked_fill(known == 0, 0.0), known], -1)
+        static = self._clipped((raw.to(self.scale.dtype) - self.static_shift) / self.static_scale)
+        flags = torch.ones_like(static) if known is None else known.to(static)
+        return torch.cat([static.masked_fill(flags == 0, 0.0), flags], -1)
 
     def _clipped(self, values: Tensor) -> Tensor:
         return values if self.clip is None else values.clamp(-self.clip, self.clip)

@@ -78,7 +78,11 @@ class Readout(nn.Module):
             seen.append(observations.inputs)
         if self.sees_summaries:
             seen.append(summaries(observations))
-        output: Tensor = self.map(torch.cat(seen, -1) if len(seen) > 1 else features)
+        return self.outputs(seen)
+
+    def outputs(self, seen: list[Tensor]) -> Tensor:
+        """Raw outputs (M, width) from all that is to be seen, (M, ...) each: features, static, inputs, summaries."""
+        output: Tensor = self.map(torch.cat(seen, -1) if len(seen) > 1 else seen[0])
         return output
 
 
@@ -106,3 +110,23 @@ class Present(nn.Module):
         if observed is not None:
             values = torch.where(observed, values, fill).gather(0, latest_observed(observed, batch.rows))
         return values.index_select(-1, self.columns)
+
+    def start(self, values: Tensor, fill: Tensor) -> Tensor:
+        """(B, columns), what stands for the features before the first event.
+
+        Args:
+            values: (B, F), the first event of each sequence; only its number of rows matters.
+            fill: (F,), what stands for a feature before it was observed.
+        """
+        return fill.index_select(0, self.columns).expand(len(values), -1)
+
+    def latest(self, values: Tensor, observed: Tensor, before: Tensor) -> Tensor:
+        """(B, columns), the latest observed values after one more event.
+
+        Args:
+            values: (B, F), one raw event per sequence.
+            observed: (B, F) bool, which of them were observed.
+            before: (B, columns), the latest observed values before it.
+        """
+        now, seen = (part.index_select(-1, self.columns) for part in (values, observed))
+        return torch.where(seen, now.to(before.dtype), before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapse.encoders import Observations
+from lapse.encoders import Named, Observations
 from lapse.rows import Rows
 
 SUMMARIES_PER_FEATURE = 5
@@ -25,6 +25,51 @@ def summaries(observations: Observations) -> Tensor:
     least = -rows.max((-values).masked_fill(~seen, -torch.inf))
     largest = rows.max(values.masked_fill(~seen, -torch.inf))
     last = values.gather(0, latest_observed(seen, rows).index_select(0, rows.last.to(values.device)))
+    return _side_by_side(last, mean, least, largest, count)
+
+
+def start_summaries(values: Tensor) -> Named:
+    """The states before the first event from which `step_summaries` goes on.
+
+    Args:
+        values: (B, F), the first event of each sequence; only its shape, number type and device matter.
+    """
+    zeros, infinite = torch.zeros_like(values), torch.full_like(values, torch.inf)
+    return {
+        "summary_last": zeros,
+        "summary_total": zeros,
+        "summary_least": infinite,
+        "summary_largest": -infinite,
+        "summary_count": zeros,
+    }
+
+
+def step_summaries(values: Tensor, observed: Tensor | None, state: Named) -> tuple[Tensor, Named]:
+    """The summaries (B, 5 · F) of the events so far, and the new states.
+
+    Args:
+        values: (B, F), one more event of each sequence, preprocessed.
+        observed: (B, F) of 0 and 1; None if features were never missing in training.
+        state: the states after the event before.
+    """
+    observed = torch.ones_like(values) if observed is None else observed
+    seen = observed > 0
+    after = {
+        "summary_last": torch.where(seen, values, state["summary_last"]),
+        "summary_total": state["summary_total"] + values * observed,
+        "summary_least": torch.where(
+            seen, torch.minimum(state["summary_least"], values), state["summary_least"]
+        ),
+        "summary_largest": torch.where(
+            seen, torch.maximum(state["summary_largest"], values), state["summary_largest"]
+        ),
+        "summary_count": state["summary_count"] + observed,
+    }
+    last, total, least, largest, count = after.values()
+    return _side_by_side(last, total / count.clamp(min=1), least, largest, count), after
+
+
+def _side_by_side(last: Tensor, mean: Tensor, least: Tensor, largest: Tensor, count: Tensor) -> Tensor:
     found = torch.stack([last, mean, least, largest], -1).masked_fill((count == 0).unsqueeze(-1), 0.0)
     return torch.cat([found.flatten(1), count.log1p()], -1)
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from lapse.heads import Head, Targets
-from lapse.sequences import Batch
 from lapse.sequences.ragged import Array
 
 SKEWED = 2.5  # a column is long-tailed if its 99th percentile is this many times its median
@@ -158,16 +157,15 @@ class TabularReadout(nn.Module):
         known = torch.from_numpy(~np.isnan(table))
         return torch.from_numpy(np.nan_to_num(table)).to(self.linear.weight.dtype), known
 
-    def forward(self, batch: Batch) -> Tensor:
-        """(B, output_size), from the static features of a batch.
+    def forward(self, static: Tensor, known: Tensor | None) -> Tensor:
+        """(B, output_size), from static features.
 
         Args:
-            batch: a raw batch.
+            static: (B, size) in the units of the table; anything finite where not known.
+            known: (B, size) bool; None if everything is known.
         """
-        assert batch.static is not None, "the width of the static features was checked"
-        static, known = batch.static.to(self.linear.weight.dtype), batch.static_observed
         known = torch.ones_like(static, dtype=torch.bool) if known is None else known
-        output: Tensor = self.linear(self.columns(static, known))
+        output: Tensor = self.linear(self.columns(static.to(self.linear.weight.dtype), known))
         return output
 
     @property

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from lapse.kernels import unroll
+from lapse.kernels.reference import compute_weights
 from lapse.recurrent.cell import Cell, State
 from lapse.recurrent.checks import check_timespans, check_values
 from lapse.recurrent.layouts import Given, layout_of
@@ -95,6 +96,11 @@ class RNN(nn.Module):
         self.to(device=device, dtype=dtype)
 
     @property
+    def stack(self) -> list[Cell]:
+        """The cells from the bottom to the top; where sequences are read in both directions, two per layer."""
+        return [self._cell(i) for i in range(len(self.cells))]
+
+    @property
     def state_names(self) -> tuple[str, ...]:
         """What the tensors of `h_n` are, in order."""
         return self._cell(0).state_names
@@ -116,9 +122,30 @@ class RNN(nn.Module):
             device: Where the states are made.
             dtype: Their type.
         """
-        cells = [self._cell(i) for i in range(len(self.cells))]
-        stacks = self._stacked([c.initial_state(batch_size, device=device, dtype=dtype) for c in cells])
+        stacks = self._stacked([c.initial_state(batch_size, device=device, dtype=dtype) for c in self.stack])
         return stacks[0] if len(stacks) == 1 else tuple(stacks)
+
+    def step(
+        self, input: Tensor, states: Sequence[State], timespan: Tensor, observed: Tensor | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """Take one observation: the output of the top layer, and the new state of every layer.
+
+        This is `forward` for one event at a time, in plain PyTorch and without checks; the outputs are the same. A
+        layer that reads sequences in both directions has no such step.
+
+        Args:
+            input: (B, input_size), one observation per row.
+            states: The state of each layer after the previous observation, in the order of `state_names`.
+            timespan: (B,), the time since the previous observation.
+            observed: (B, input_size), which features were measured, for a layer that takes missing features.
+        """
+        after: list[State] = []
+        for cell, state in zip(self.stack, states, strict=True):
+            compute_weights(cell)
+            input, state = cell.step(cell.step_input(input, observed), state, timespan)
+            observed = None  # only the first layer sees the features themselves
+            after.append(state)
+        return input, after
 
     def set_input_mean(self, mean: Tensor) -> None:
         """Tell the cells of the first layer the mean of each feature, which is what a missing one may be taken for.
@@ -235,13 +262,12 @@ class RNN(nn.Module):
         """One state per cell; None, the cell's own initial state, if none was given."""
         if hx is None:
             return [None] * len(self.cells)
-        cells = [self._cell(i) for i in range(len(self.cells))]
         stacks = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         self._check_states(stacks, count, like, unbatched)
         stacks = tuple(s.unsqueeze(1) if unbatched else s for s in stacks)
         return [
             tuple(stack[i, :, :size] for stack, size in zip(stacks, c.state_sizes, strict=True))
-            for i, c in enumerate(cells)
+            for i, c in enumerate(self.stack)
         ]
 
     def _write_states(self, states: list[State], unbatched: bool) -> Hidden:
@@ -261,7 +287,7 @@ class RNN(nn.Module):
         ]
 
     def _state_widths(self) -> list[int]:
-        sizes = [self._cell(i).state_sizes for i in range(len(self.cells))]
+        sizes = [cell.state_sizes for cell in self.stack]
         return [max(of_one) for of_one in zip(*sizes, strict=True)]
 
     def _check_input(self, input: object, lengths: Tensor | Sequence[int] | None, rows: Rows | None) -> None:

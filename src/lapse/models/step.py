@@ -1,0 +1,131 @@
+"""A whole model, one event at a time: what serves a stream, and what is exported."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lapse.encoders import Named, with_flags
+from lapse.models.model import SequenceModel
+from lapse.models.summaries import start_summaries, step_summaries
+
+
+class Step(nn.Module):
+    """A whole model for one event of each sequence: `answer, state = step(values, timespan, state)`.
+
+    It is plain PyTorch. Preprocessing, encoder, pooling, readout and head are inside; the answers are those of `SequenceModel.predict` for
+    the events so far. The state is a dictionary of tensors (B, size): `layer0_h` and the like of the encoder, what
+    pooling and summaries keep of the past, and `events`, how many events a sequence has had. A sequence begins where
+    `events` is 0, whatever the other states hold, so that zeros are always a right beginning.
+
+    Args:
+        model: the model; its encoder must take events one at a time.
+    """
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        if not model.encoder.streams:
+            raise ValueError(
+                f"{model.config.model} needs a sequence as a whole, so it cannot take one event at a time; "
+                "use a model that reads forward only"
+            )
+        self.model = model
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type of values, time spans, states and answers."""
+        return self.model.preprocessing.scale.dtype
+
+    @property
+    def takes_static(self) -> bool:
+        """Whether the model was trained with static features, so that every call must bring them."""
+        return bool(self.model.schema.static)
+
+    @property
+    def state_sizes(self) -> dict[str, int]:
+        """The width of every state, by name."""
+        return {name: part.shape[1] for name, part in self.start(1).items()}
+
+    def start(self, batch_size: int) -> Named:
+        """The state before the first event: zeros, (B, size) each.
+
+        Args:
+            batch_size: the number of sequences.
+        """
+        scale, schema = self.model.preprocessing.scale, self.model.schema
+        values = scale.new_zeros(batch_size, len(schema.inputs))
+        static = scale.new_zeros(batch_size, len(schema.static_inputs)) if schema.static else None
+        first = self._first(values, static)
+        return {name: torch.zeros_like(part) for name, part in first.items()} | {"events": values[:, :1]}
+
+    def forward(
+        self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None = None
+    ) -> tuple[Tensor, Named]:
+        """The answer after one more event of each sequence, (B, len(head.answer_names)), and the new state.
+
+        Args:
+            values: (B, F), one event per sequence in the units of the training table; NaN where nothing was observed.
+            timespan: (B,), the time since the event before, in the unit of the training table.
+            state: the state after the event before.
+            static: (B, K), the static features, NaN where not known; the same in every call of a sequence. None if the
+                model has none.
+        """
+        seen, state = self.advance(values, timespan, state, static)
+        return self.answer(seen, static), state
+
+    def advance(
+        self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None = None
+    ) -> tuple[Named, Named]:
+        """What the answer is made of after one more event, and the new state; the arguments are those of a call."""
+        model, events = self.model, state["events"]
+        observed = ~values.isnan()
+        first = self._first(values, static)
+        state = {name: torch.where(events == 0, part, state[name]) for name, part in first.items()}
+        x, flags = model.preprocessing.events(values, observed)
+        features, after = model.encoder.step(x, flags, model.preprocessing.spans(timespan), state)
+        seen = {"features": features}
+        if model.pooling is not None:
+            seen["features"], pools = model.pooling.step(features, state)
+            after |= pools
+        if model.readout.sees_inputs:
+            seen["inputs"] = with_flags(x, flags)
+        if model.readout.sees_summaries:
+            seen["summaries"], summaries = step_summaries(x, flags, state)
+            after |= summaries
+        if model.present is not None:
+            seen["present"] = model.present.latest(values, observed, state["latest"])
+            after["latest"] = seen["present"]
+        return seen, after | {"events": events + 1}
+
+    def answer(self, seen: Named, static: Tensor | None = None) -> Tensor:
+        """The answers (M, len(head.answer_names)), as the head's `answer` gives them.
+
+        Args:
+            seen: what `advance` returned, M rows.
+            static: (M, K), the static features of each row.
+        """
+        model = self.model
+        parts = [seen["features"], self._static(static) if model.readout.sees_static else None]
+        parts += [seen.get("inputs"), seen.get("summaries")]
+        output = model.readout.outputs([part for part in parts if part is not None])
+        if model.present is not None:
+            output = output + model.head.certain(seen["present"])
+        if model.tabular is not None:
+            assert static is not None, "a model with a table has static features"
+            output = output + model.tabular(static.nan_to_num(), ~static.isnan())
+        return model.head.answer(output).flatten(1)
+
+    def _first(self, values: Tensor, static: Tensor | None) -> Named:
+        """All states but `events` before the first event."""
+        model = self.model
+        states = model.encoder.start(values, self._static(static))
+        if model.pooling is not None:
+            states |= model.pooling.start(values.new_zeros(len(values), model.encoder.output_size))
+        if model.readout.sees_summaries:
+            states |= start_summaries(values)
+        if model.present is not None:
+            states["latest"] = model.present.start(values, model.preprocessing.fill)
+        return states
+
+    def _static(self, static: Tensor | None) -> Tensor | None:
+        return None if static is None else self.model.preprocessing.static(static, ~static.isnan())

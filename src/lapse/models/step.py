@@ -13,10 +13,10 @@ from lapse.models.summaries import start_summaries, step_summaries
 class Step(nn.Module):
     """A whole model for one event of each sequence: `answer, state = step(values, timespan, state)`.
 
-    It is plain PyTorch. Preprocessing, encoder, pooling, readout and head are inside; the answers are those of `SequenceModel.predict` for
-    the events so far. The state is a dictionary of tensors (B, size): `layer0_h` and the like of the encoder, what
-    pooling and summaries keep of the past, and `events`, how many events a sequence has had. A sequence begins where
-    `events` is 0, whatever the other states hold, so that zeros are always a right beginning.
+    It is plain PyTorch. Preprocessing, encoder, pooling, readout and head are inside; the answers are those of
+    `SequenceModel.predict` for the events so far. The state is a dictionary of tensors (B, size): `layer0_h` and the
+    like of the encoder, what pooling and summaries keep of the past, and `events`, how many events a sequence has had.
+    A sequence begins where `events` is 0, whatever the other states hold, so that zeros are always a right beginning.
 
     Args:
         model: the model; its encoder must take events one at a time.

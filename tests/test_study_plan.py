@@ -61,6 +61,11 @@ def test_settings_of_the_file_and_of_a_grid_both_hold(tmp_path: Path) -> None:
     ]
 
 
+def test_models_of_the_file_are_those_of_grids_that_name_none(tmp_path: Path) -> None:
+    text = f'models = ["lstm"]\n{GRID}seeds = 1\n{GRID}seeds = 1\nmodels = ["gru-d"]'
+    assert [c.model for c in configs(Plan.read(written(tmp_path, text)))] == ["lstm", "gru-d"]
+
+
 GRID = '[[grids]]\ntasks = ["mini-digits"]\n'
 
 

@@ -1,12 +1,13 @@
 """A study written down in a TOML file, so that one command repeats it.
 
 preset = "paper"                 # optional; `lapse list` and docs/reproduce.md say which there are
+models = ["ode-lstm", "gru-d"]   # optional: those of grids that name none; "all" if it is left out
 [settings]                       # for every run, as `--set` takes them
 "train.schedule" = "cosine"
 
 [[grids]]                        # any number of grids: every task with every model with every seed
 tasks = ["walker"]
-models = "all"                   # or a list
+models = "all"                   # optional; or a list
 seeds = 5
 settings = { "train.epochs" = 100 }
 """
@@ -29,7 +30,7 @@ from lapse.study.grid import Grid, which_of
 PresetConfigure = Callable[[str, str, str, int, list[str]], RunConfig]
 
 GRID_WORDS = ("tasks", "models", "seeds", "settings")
-PLAN_WORDS = ("preset", "settings", "grids")
+PLAN_WORDS = ("preset", "models", "settings", "grids")
 
 
 class BadPlan(ValueError):
@@ -53,7 +54,11 @@ class Plan:
         try:
             _check_words(content, PLAN_WORDS, "the file")
             shared = _settings(content.get("settings", {}))
-            grids = tuple(_grid(grid, shared) for grid in _tables("grids", content.get("grids", [])))
+            models = content.get("models", "all")
+            grids = tuple(
+                _grid({"models": models, **grid}, shared)
+                for grid in _tables("grids", content.get("grids", []))
+            )
             _check_used(shared, grids)
         except (TypeError, ValueError) as error:
             raise BadPlan(f"{path}: {error}") from error
@@ -75,7 +80,7 @@ class Plan:
 
 def _grid(values: Mapping[str, Any], shared: Sequence[str]) -> Grid:
     _check_words(values, GRID_WORDS, "a grid")
-    models = values.get("models", "all")
+    models = values["models"]
     names = list(MODELS) if models == "all" else _strings("models", models)
     seeds = values.get("seeds", 5)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,8 +261,48 @@ def test_a_library_of_another_layout_is_refused(
         assert native.library() is None
 
 
-def test_operations_are_numbered_as_in_the_sources() -> None:
-    text = (build.SOURCES / "ops.h").read_text()
-    table = text[text.index("#define LAPSE_OPS") : text.index("enum Code")]
-    names = [part.split(")")[0] for part in table.replace("LAPSE_OPS(X)", "").split("X(")[1:]]
-    assert names == list(program.KINDS)
+def test_every_operation_of_the_sources_is_in_the_table() -> None:
+    """A struct that is not in the list of csrc/ops.h could not be used."""
+    declared = {
+        name
+        for source in (build.SOURCES / "ops").iterdir()
+        for name, rest in re.findall(r"^struct (\w+)(.*?)^};", source.read_text(), re.MULTILINE | re.DOTALL)
+        if "static void forward(" in rest
+    }
+    loaded = native.library()
+    assert loaded is not None
+    assert declared == set(native.operations(loaded))
+
+
+def test_what_an_operation_does_comes_from_the_library() -> None:
+    loaded = native.library()
+    assert loaded is not None
+    kinds = native.operations(loaded)
+    assert [kind.code for kind in kinds.values()] == list(range(len(kinds)))
+    lstm = kinds["LSTM"]
+    assert (lstm.count, lstm.makes, lstm.writes) == (8, (5, 6), (0, 1, 2, 3, 4))
+    assert (lstm.reads, lstm.replays, lstm.optional) == ((0, 1, 2, 3, 4, 7), (6, 7), ())
+    assert kinds["Linear"].optional == (1, 3, 4)
+
+
+@pytest.mark.parametrize("operands", [(0,), (0, 1, 2), (0, program.NONE)])
+def test_a_program_with_the_wrong_number_of_operands_is_refused(operands: tuple[int, ...]) -> None:
+    """The library would look for the one that is missing at an address that is not its own."""
+    written = program.Program()
+    written.input(3)
+    written.state(3)
+    written.emit("Tanh", *operands)
+    with pytest.raises(ValueError, match=r"Tanh takes 2 operands, of which \[\] may be left out"):
+        native.Plan(written, torch.float32)
+
+
+def test_a_change_of_any_source_makes_another_library(
+    copying: Callable[[], int], fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SOURCES", Path(shutil.copytree(build.SOURCES, fresh / "csrc")))
+    sources = [path for path in build.SOURCES.rglob("*") if path.is_file()]
+    paths = {build.build()}
+    for source in sources:
+        source.write_text(source.read_text() + "\n")
+        paths.add(build.build())
+    assert len(paths) == 1 + len(sources) == copying()

@@ -91,8 +91,9 @@ def _words(variable: str, text: str) -> list[str]:
 
 def _fingerprint(command: list[str]) -> str:
     digest = hashlib.sha256("\0".join((_run([*command, "--version"]), platform.machine(), *command)).encode())
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        name = source.relative_to(SOURCES).as_posix()
+        digest.update(name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -135,7 +136,7 @@ def _name(fingerprint: str, path: Path) -> str:
 
 
 def _compiled(command: list[str], made: Path, folder: Path) -> Path:
-    _run([*command, str(SOURCES / "run.cpp"), "-o", str(made)])
+    _run([*command, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(made)])
     made.chmod(0o755)  # whatever the user's mask lets others do by default
     path = folder / _name(made.stem.removeprefix("kernels-"), made)
     with made.open("rb") as file:

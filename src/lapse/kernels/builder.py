@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lapse.kernels.program import BEFORE as BEFORE
+from lapse.kernels.program import MOST_SCALES as MOST_SCALES
 from lapse.kernels.program import NONE as NONE
 from lapse.kernels.program import Program
 from lapse.solvers import FixedStep, Solver

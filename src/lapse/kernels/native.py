@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from lapse.kernels.backward import Backward, Kind
 from lapse.kernels.build import Unavailable, build
 from lapse.kernels.program import (
     BEFORE,
-    CODES,
+    MOST_SCALES,
     MOST_SEGMENTS,
     MOST_SOURCES,
     NONE,
@@ -25,7 +26,7 @@ from lapse.kernels.program import (
 )
 from lapse.rows import Rows
 
-NO_MEMORY, NO_PLACE = -2, -3  # kNoMemory and kNoPlace of csrc/run.cpp
+NO_MEMORY, NO_PLACE = -2, -3  # kNoMemory and kNoPlace of csrc/library.cpp
 
 
 class _Op(ctypes.Structure):
@@ -55,8 +56,24 @@ class _Port(ctypes.Structure):
     _fields_ = _int32("register", "segments", "row_stride", "segment_stride", "unit_stride")
 
 
+class _Operation(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("count", ctypes.c_int32),
+        *((name, ctypes.c_uint32) for name in ("made", "written", "read", "replayed", "optional")),
+    )
+
+    def kind(self, code: int) -> Kind:
+        sets = (self.made, self.written, self.read, self.replayed, self.optional)
+        return Kind(code, self.count, *(_members(bits) for bits in sets))
+
+
+def _members(bits: int) -> tuple[int, ...]:
+    return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
+
+
 class Call(ctypes.Structure):
-    """The arguments of one run, as `csrc/run.cpp` has them; `lapse.rows.Rows` come first, as in `csrc/rows.h`."""
+    """The arguments of one run, as `csrc/call.h` has them; `lapse.rows.Rows` come first, as in `csrc/rows.h`."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("count", "stride", "size", "room", "backward")),
@@ -79,10 +96,10 @@ class Call(ctypes.Structure):
         super().__init__(*layout, block, threads, every)
 
 
-# What both sides must agree on: the sizes of the arguments and some numbers, as `lapse_layout` of csrc/run.cpp says.
+# What both sides must agree on, as `lapse_layout` of csrc/library.cpp says: the sizes of arguments, and some numbers.
 LAYOUT = (
-    *(ctypes.sizeof(struct) for struct in (_Op, Call, _Register, _Parameter, _Port)),
-    *(BEFORE, MOST_SOURCES, MOST_SEGMENTS),
+    *(ctypes.sizeof(struct) for struct in (_Op, Call, _Register, _Parameter, _Port, _Operation)),
+    *(BEFORE, MOST_SOURCES, MOST_SEGMENTS, MOST_SCALES),
 )
 
 
@@ -103,6 +120,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
     if tuple(layout) != LAYOUT:
         raise Unavailable(f"{path} was compiled with another layout: {tuple(layout)}, expected {LAYOUT}")
     loaded.lapse_same.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int32)
+    loaded.lapse_operations.restype = ctypes.POINTER(_Operation)
     for kind in ("f32", "f64"):
         getattr(loaded, f"lapse_plan_{kind}").restype = ctypes.c_void_p
         for name in ("free", "sizes", "forward", "backward", "apply"):
@@ -110,6 +128,14 @@ def _loaded(path: Path) -> ctypes.CDLL:
         for name in ("sizes", "forward", "backward"):
             getattr(loaded, f"lapse_{name}_{kind}").argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     return loaded
+
+
+@functools.cache
+def operations(loaded: ctypes.CDLL) -> dict[str, Kind]:
+    """What each operation of a library does with its operands, by its name."""
+    count = ctypes.c_int32()
+    table = loaded.lapse_operations(ctypes.byref(count))
+    return {table[code].name.decode(): table[code].kind(code) for code in range(count.value)}
 
 
 @functools.cache
@@ -129,22 +155,28 @@ class Plan:
         assert loaded is not None
         self.kind = "f32" if dtype == torch.float32 else "f64"
         self.library = loaded
-        ints = ctypes.c_int32
-        ops = (_Op * len(program.ops))(*(_op(o) for o in program.ops))
+        kinds = operations(loaded)
+        backward = Backward(program, kinds)
+        ops = (_Op * len(program.ops))(
+            *(
+                _op(op, kinds[op.name].code, add, replay)
+                for op, add, replay in zip(program.ops, backward.add, backward.replay, strict=True)
+            )
+        )
         registers = (_Register * len(program.registers))(
             *(
-                _Register(size, i in program.saved, program.homes[i])
+                _Register(size, i in backward.saved, backward.homes[i])
                 for i, size in enumerate(program.registers)
             )
         )
         parameters = (_Parameter * len(program.parameters))(*(_parameter(p) for p in program.parameters))
         states = (_Port * len(program.states))(*(_Port(*astuple(port)) for port in program.states))
         port = _Port(*astuple(program.input_port))
-        unread = (ints * len(program.unread))(*program.unread)
+        unread = (ctypes.c_int32 * len(backward.unread))(*backward.unread)
         self.handle = ctypes.c_void_p(
             self.function("plan")(
                 ops, len(program.ops), registers, len(program.registers), parameters, len(program.parameters),
-                states, len(program.states), ctypes.byref(port), unread, len(program.unread),
+                states, len(program.states), ctypes.byref(port), unread, len(backward.unread),
             )
         )  # fmt: skip
         sizes = (ctypes.c_int64 * 3)()
@@ -187,16 +219,16 @@ def _parameter(p: Parameter) -> _Parameter:
     return _Parameter(p.tensor, p.segments, p.rows, p.columns, p.stride, p.offset, transform)
 
 
-def _op(op: Op) -> _Op:
+def _op(op: Op, code: int, add: list[bool], replay: bool) -> _Op:
     def filled(values: Any, length: int, rest: int) -> tuple[Any, ...]:
         assert len(values) <= length, f"{op.name}: too many operands"
         return (*values, *([rest] * (length - len(values))))
 
     return _Op(
-        CODES[op.name],
+        code,
         filled(op.registers, 14, NONE),
-        filled([int(a) for a in op.add], 14, 0),
+        filled(add, 14, 0),
         filled(op.parameters, 4, NONE),
-        int(op.replay),
-        filled([float(n) for n in op.numbers], 8, 0),
+        replay,
+        filled(op.numbers, 8, 0),
     )

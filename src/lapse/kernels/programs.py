@@ -191,4 +191,4 @@ def written(cell: Any) -> Program | None:
         cell.program(builder)
     except NotCovered:
         return None
-    return builder.finish()
+    return builder

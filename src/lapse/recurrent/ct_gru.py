@@ -9,12 +9,10 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from lapse.kernels.builder import BEFORE, Builder, NotCovered
+from lapse.kernels.builder import BEFORE, MOST_SCALES, Builder, NotCovered
 from lapse.palette import DASHED, Look
 from lapse.recurrent.cell import Cell, Gates, State
 from lapse.recurrent.rnn import RNN, LayerOptions
-
-MOST_SCALES = 32  # kMostScales of kernels/csrc/ops.h
 
 
 class CTGRUCell(Cell):

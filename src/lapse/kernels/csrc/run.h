@@ -3,98 +3,17 @@
 // Rows do not meet except in the gradients of parameters, so a block goes through all its steps alone, with its state in
 // the cache. Blocks are dealt out to lanes in a fixed way and every lane sums its own gradients, which are added up in the
 // lanes' order: the same number of threads gives the same bits, whichever thread runs which steps of a lane.
+#pragma once
+
 #include <atomic>
 #include <limits>
-#include <memory>
-#include <new>
-#include <thread>
+#include <vector>
 
-#include "denormals.h"
+#include "call.h"
 #include "ops.h"
-#include "rows.h"
+#include "weights.h"
 
 namespace lapse {
-
-using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel, if torch has loaded it
-
-// One call, as lapse/kernels/native.py lays it out. Tensors are contiguous. `rows` says where the steps of the batch lie in
-// input, spans, output and their gradients, in which padding comes back as zeros; states have one row per row of the batch.
-// `block` rows go through all their steps together. A gradient that is not there is zero if it is an argument, and not
-// wanted if it is a result; without `states` all rows start from zeros. `parameters` are to be packed first; without them
-// `packed` is as it should be. `finite` says that all weights are; packing sets it. `failed_step` comes back as -1 if no
-// solve failed, otherwise it is the step as it is walked, and `failed_row` the row of the batch.
-struct Call {
-  RowsArgument rows;
-  int64_t block, threads, every, finite;
-  const void *input, *spans;
-  void* output;
-  void **states, **final_states;
-  const void* const* parameters;
-  void *packed, *tape;
-  const void* d_output;
-  void** d_final_states;
-  void *d_input, *d_spans;
-  void **d_states, **d_parameters;
-  Parallel parallel;
-  int64_t failed_step, failed_row;
-};
-
-// body(i) for every i below `count`, by this thread and up to `threads` - 1 others.
-template <class Body>
-void in_parallel(Parallel parallel, int64_t threads, int64_t count, Body body) {
-  struct Shared {
-    Body* body;
-    std::atomic<int64_t> next;
-    int64_t count;
-  } shared{&body, {0}, count};
-  auto work = [](void* p) {
-    const FlushDenormals flush;
-    Shared& s = *static_cast<Shared*>(p);
-    for (int64_t i; (i = s.next++) < s.count;) (*s.body)(i);
-  };
-  if (threads <= 1) return work(&shared);
-  if (parallel) return parallel(work, &shared, unsigned(threads), 0);
-  std::vector<std::thread> others;
-  try {
-    for (int64_t i = 1; i < threads; ++i) others.emplace_back(work, &shared);
-  } catch (const std::exception&) {
-    // No more threads to be had: those that are there take the rest.
-  }
-  work(&shared);
-  for (std::thread& t : others) t.join();
-}
-
-// Memory for a call, left to the next one of the same thread: a fresh page costs a fault. Much of it is given back.
-template <class T>
-class Scratch {
- public:
-  explicit Scratch(int64_t size) {
-    Memory& m = mine();
-    if (m.size < size + kLine) {
-      m.data.reset(), m.size = 0;  // before there is more
-      m.data.reset(new T[size_t(size + kLine)]), m.size = size + kLine;
-    }
-    begin = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(m.data.get()) + 63) / 64 * 64);
-#ifdef LAPSE_POISON  // for tests: whatever is read before it is written shows
-    std::fill_n(m.data.get(), m.size, std::numeric_limits<T>::quiet_NaN());
-#endif
-  }
-  ~Scratch() {
-    if (mine().size * int64_t(sizeof(T)) > kMostIdle) mine().data.reset(), mine().size = 0;
-  }
-  T* begin;
-
- private:
-  static constexpr int64_t kLine = 64 / sizeof(T), kMostIdle = 256 << 20;
-  struct Memory {
-    std::unique_ptr<T[]> data;
-    int64_t size = 0;
-  };
-  static Memory& mine() {
-    thread_local Memory memory;
-    return memory;
-  }
-};
 
 // A block of rows and what it needs of the tape: one record a step and one for the initial state.
 struct Block {
@@ -122,7 +41,7 @@ struct Lane {
 template <class T>
 class Run {
  public:
-  Run(const Plan<T>& plan, const Rows& rows, Call& call) : plan_(plan), rows_(rows), call_(call) {
+  Run(const Plan<T>& plan, const Rows& rows, Call& call) : plan_(plan), rows_(rows), call_(call), weights_(plan, call) {
     int64_t tape = 0, kept = 0;
     for (int64_t first = 0; first < call.rows.count; first += call.block) {
       Block b{first, std::min(call.block, call.rows.count - first), 0, 0, tape, kept};
@@ -139,7 +58,7 @@ class Run {
   }
 
   void forward() {
-    if (call_.parameters) pack_parameters();
+    if (call_.parameters) call_.finite = weights_.pack();
     const Scratch<T> scratch(deal(false));
     share(&Run::forward, false, scratch.begin);
     auto first = lanes_[0].failed;
@@ -151,9 +70,9 @@ class Run {
   void backward() {
     const Scratch<T> scratch(deal(true));
     share(&Run::backward, true, scratch.begin);
-    in_parallel(call_.parallel, call_.threads, int64_t(plan_.parameters.size()) * kMostSegments, [&](int64_t i) {
-      write_gradient(size_t(i / kMostSegments), long(i % kMostSegments));
-    });
+    std::vector<T*> sums;
+    for (const Lane<T>& lane : lanes_) sums.push_back(lane.memory);
+    weights_.write_gradients(sums);
   }
 
  private:
@@ -463,145 +382,12 @@ class Run {
     std::swap(s.states, s.states_before);
   }
 
-  void pack_parameters() {
-    std::atomic<bool> finite{true};
-    in_parallel(call_.parallel, call_.threads, int64_t(plan_.parameters.size()), [&](int64_t i) {
-      if (!pack_parameter(size_t(i))) finite = false;
-    });
-    call_.finite = finite;
-  }
-
-  // Lay a parameter out as the operations read it. Whether all of it is finite.
-  bool pack_parameter(size_t parameter) const {
-    const Parameter& p = plan_.parameters[parameter];
-    const T* from = static_cast<const T*>(call_.parameters[p.tensor]) + p.offset;
-    const long wide = padded<T>(p.rows);
-    T *begin = static_cast<T*>(call_.packed) + plan_.forward_pack[parameter], *to = begin;
-    if (p.columns) {
-      T* back = static_cast<T*>(call_.packed) + plan_.backward_pack[parameter];
-      for (long g = 0; g < p.segments; ++g, from += long(p.rows) * p.stride) {
-        pack(to, from, p.columns, p.rows, 1, p.stride, wide);
-        to += p.columns * wide;
-        if (!call_.tape) continue;
-        pack(back, from, p.rows, p.columns, p.stride, 1, padded<T>(p.columns));
-        back += p.rows * padded<T>(p.columns);
-      }
-    } else {
-      T* companion = to + p.segments * wide;
-      for (long g = 0; g < p.segments; ++g)
-        for (long r = 0; r < wide; ++r, ++to) {
-          const double x = r < p.rows ? meaning(p, from[(g * p.rows + r) * p.stride]) : 0;
-          *to = T(x);
-          *companion++ = p.transform == kExp ? T(x - *to) : reciprocal(*to);
-        }
-      to = companion;
-    }
-    Vec<T> sum{};
-    for (; begin < to; begin += kLanes<T>) sum += load(begin) * 0;
-    return total<T>(sum) == 0;
-  }
-  static double meaning(const Parameter& p, T x) {
-    if (p.transform == kSoftplus) return x > 20 ? x : std::log1p(std::exp(x));
-    return p.transform == kExp ? std::exp(double(x)) : x;
-  }
-  // The derivative of a transform, by its value.
-  static T slope(const Parameter& p, T value) {
-    if (p.transform == kSoftplus) return value > 20 ? T(1) : -std::expm1(-value);
-    return p.transform == kExp ? value : T(1);
-  }
-  // Zero of zero: what is packed is looked through for values that are not finite.
-  static T reciprocal(T x) { return std::abs(x) < std::numeric_limits<T>::min() ? T(0) : 1 / x; }
-
-  // One segment's, to where it lies in its tensor: the lanes' sums, added up in their order.
-  void write_gradient(size_t parameter, long segment) const {
-    const Parameter& p = plan_.parameters[parameter];
-    T* to = static_cast<T*>(call_.d_parameters[p.tensor]);
-    if (!to || segment >= p.segments) return;
-    to += p.offset + segment * p.rows * p.stride;
-    const long columns = std::max(1, p.columns), wide = padded<T>(p.rows);
-    const long place = plan_.gradient[parameter] + segment * columns * wide;
-    T* sum = lanes_[0].memory + place;
-    for (size_t i = 1; i < lanes_.size(); ++i)
-      for (long k = 0; k < columns * wide; k += kLanes<T>) increase(sum + k, load(lanes_[i].memory + place + k));
-    for (long r = 0; r < p.rows; ++r)
-      for (long k = 0; k < columns; ++k) to[r * p.stride + k] = sum[k * wide + r];
-    const T* values = static_cast<const T*>(call_.packed) + plan_.forward_pack[parameter] + segment * wide;
-    for (long r = 0; p.transform && r < p.rows; ++r) to[r * p.stride] *= slope(p, values[r]);
-  }
-
   const Plan<T>& plan_;
   const Rows& rows_;
   Call& call_;
+  const Weights<T> weights_;
   std::vector<Block> blocks_;
   std::vector<Lane<T>> lanes_;
 };
 
-constexpr int64_t kNoMemory = -2, kNoPlace = -3;  // a failed_step
-
-template <class T, class Pass>
-void run(void* plan, Call* call, Pass pass) {
-  try {
-    const Rows rows(call->rows);
-    if (!rows.valid) {
-      call->failed_step = kNoPlace;
-      return;
-    }
-    Run<T> r(*static_cast<Plan<T>*>(plan), rows, *call);
-    pass(r);
-  } catch (const std::bad_alloc&) {
-    call->failed_step = kNoMemory;
-  }
-}
-
 }  // namespace lapse
-
-using namespace lapse;
-
-#define LAPSE_EXPORTS(T, suffix)                                                                                       \
-  void* lapse_plan_##suffix(const Op* ops, int32_t op_count, const Register* registers, int32_t register_count,        \
-                            const Parameter* parameters, int32_t parameter_count, const Port* states,                  \
-                            int32_t state_count, const Port* input, const int32_t* unread, int32_t unread_count) {     \
-    auto* plan = new Plan<T>;                                                                                          \
-    plan->ops.assign(ops, ops + op_count);                                                                             \
-    plan->registers.assign(registers, registers + register_count);                                                     \
-    plan->parameters.assign(parameters, parameters + parameter_count);                                                 \
-    plan->states.assign(states, states + state_count);                                                                 \
-    plan->input = *input;                                                                                              \
-    plan->unread.assign(unread, unread + unread_count);                                                                \
-    plan->arrange();                                                                                                   \
-    return plan;                                                                                                       \
-  }                                                                                                                    \
-  void lapse_free_##suffix(void* plan) { delete static_cast<Plan<T>*>(plan); }                                         \
-  void lapse_sizes_##suffix(void* plan, int64_t* sizes) {                                                              \
-    const auto& p = *static_cast<Plan<T>*>(plan);                                                                      \
-    sizes[0] = p.packed_size, sizes[1] = p.record_width, sizes[2] = p.state_width;                                     \
-  }                                                                                                                    \
-  void lapse_forward_##suffix(void* plan, Call* call) {                                                                \
-    run<T>(plan, call, [](Run<T>& r) { r.forward(); });                                                                \
-  }                                                                                                                    \
-  void lapse_backward_##suffix(void* plan, Call* call) {                                                               \
-    run<T>(plan, call, [](Run<T>& r) { r.backward(); });                                                               \
-  }                                                                                                                    \
-  void lapse_apply_##suffix(int32_t function, const T* from, T* to, int64_t count) {                                   \
-    for (int64_t i = 0; i < count; i += kLanes<T>) {                                                                   \
-      const Vec<T> x = load(from + i);                                                                                 \
-      store(to + i, function == 0 ? vexp(x) : function == 1 ? vtanh(x) : function == 2 ? vsigmoid(x) : vsoftplus(x));  \
-    }                                                                                                                  \
-  }
-
-extern "C" {
-LAPSE_EXPORTS(float, f32)
-LAPSE_EXPORTS(double, f64)
-int32_t lapse_same(const void* const* now, const void* const* then, const int64_t* bytes, int32_t count) {
-  for (int32_t i = 0; i < count; ++i)
-    if (std::memcmp(now[i], then[i], size_t(bytes[i]))) return 0;
-  return 1;
-}
-int32_t lapse_vector_bytes() { return kVectorBytes; }
-// What lapse/kernels/native.py must agree with.
-void lapse_layout(int64_t* layout) {
-  for (const size_t size : {sizeof(Op), sizeof(Call), sizeof(Register), sizeof(Parameter), sizeof(Port)})
-    *layout++ = int64_t(size);
-  for (const int32_t number : {kBefore, kMostSources, kMostSegments}) *layout++ = number;
-}
-}

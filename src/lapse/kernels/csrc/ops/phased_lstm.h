@@ -1,0 +1,141 @@
+// The Phased LSTM: a clock, the phase of each unit, and gates that open at a phase.
+#pragma once
+
+#include "operation.h"
+
+namespace lapse {
+
+// A clock of two units: the time as T rounds it, and what the rounding took away.
+template <class T>
+inline double time_on(const T* clock) {
+  return double(clock[0]) + double(clock[1]);
+}
+
+// The clock after the gap. The time is the sum of both units, so either of the old ones has its derivative; of the new ones
+// only the first does.
+struct Clock {
+  enum { CLOCK, CLOCK0 };
+  static constexpr auto operands = Operands(2).makes(CLOCK).writes(CLOCK0);
+
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    const long width = s.width(op.reg[CLOCK]);
+    T* clock = s.value(op.reg[CLOCK]);
+    const T* clock0 = s.value(op.reg[CLOCK0]);
+    for (long r = 0; r < s.rows; ++r, clock += width, clock0 += width) {
+      const double time = time_on(clock0) + double(s.spans[r]);
+      clock[0] = T(time), clock[1] = T(time - double(clock[0]));
+      std::fill(clock + 2, clock + width, T(0));
+    }
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const long width = s.width(op.reg[CLOCK]);
+    const T* d = s.adjoint(op.reg[CLOCK]);
+    T* d0 = s.adjoint(op.reg[CLOCK0]);
+    for (long r = 0; r < s.rows; ++r, d += width, d0 += width) {
+      if (!op.add[CLOCK0]) std::fill(d0, d0 + width, T(0));
+      d0[0] += d[0], d0[1] += d[0];
+      s.span_gradients[r] += d[0];
+    }
+  }
+};
+
+// φ = ((t − s) mod τ) / τ. The number of turns may be far beyond the digits of a float, hence double; τ comes in two parts.
+struct Phase {
+  enum { PHASE, CLOCK };
+  static constexpr auto operands = Operands(2).makes(PHASE).reads(CLOCK);
+  enum { PERIOD, SHIFT };
+
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    const T *period = s.parameter(op.par[PERIOD]), *rest = s.companions(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]);
+    const long width = s.width(op.reg[PHASE]), clock_width = s.width(op.reg[CLOCK]);
+    const T* clock = s.value(op.reg[CLOCK]);
+    T* phase = s.value(op.reg[PHASE]);
+    for (long r = 0; r < s.rows; ++r, phase += width, clock += clock_width) {
+      const double time = time_on(clock);
+      for (long u = 0; u < width; u += kLanes<double>)
+        narrow(phase + u, remainder(time - widen(shift + u), widen(period + u) + widen(rest + u)));
+    }
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const T *period = s.parameter(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]), *clock = s.value(op.reg[CLOCK]);
+    const T* d = s.adjoint(op.reg[PHASE]);
+    T *d_period = s.gradient(op.par[PERIOD]), *d_shift = s.gradient(op.par[SHIFT]), *d_clock = s.adjoint(op.reg[CLOCK]);
+    const long clock_width = s.width(op.reg[CLOCK]);
+    T time = 0;
+    Vec<T> along{};
+    each_row<T>(
+        s.rows, s.width(op.reg[PHASE]), [&](long r) { time = T(time_on(clock + r * clock_width)), along = Vec<T>{}; },
+        [&](long u, long i) {
+          const Vec<T> per_period = 1 / some(load(period + u)), d_time = load(d + i) * per_period;
+          along += d_time;
+          increase(d_shift + u, -d_time);
+          increase(d_period + u, -d_time * (time - load(shift + u)) * per_period);
+        },
+        [&](long r) { d_clock[r * clock_width] += total<T>(along); });
+  }
+
+ private:
+  template <class V>
+  static V some(V period) {
+    return period == 0 ? 1 - V{} : period;  // padded units have none
+  }
+  static D remainder(D since, D period) {
+    period = some(period);
+    const D inverse = 1 / period;
+    D rest = since - vfloor(since * inverse) * period;
+    // The quotient may have been rounded up to a whole number, or down from one.
+    rest += rest < 0 ? period : rest >= period ? -period : D{};
+    return rest * inverse;
+  }
+};
+
+// c and h move from their old values to the LSTM's proposal as far as the gate is open at the phase.
+struct PhasedBlend {
+  enum { PHASE, C0, H0, C1, H1, C, H };
+  static constexpr auto operands = Operands(7).makes(C, H).writes(PHASE, C0, H0, C1, H1).reads(PHASE, C0, H0, C1, H1);
+
+  // How far gates are open, and how that changes with the phase.
+  template <class T>
+  struct Openness {
+    Vec<T> k, slope;
+    Openness(Vec<T> phase, T ratio, T leak) {
+      const Vec<T> rising = 2 * phase / ratio;
+      const auto open = phase < ratio, up = rising < 1;
+      k = open ? (up ? rising : 2 - rising) : leak * phase;
+      slope = open ? (up ? fill(2 / ratio) : fill(-2 / ratio)) : fill(leak);
+    }
+  };
+
+  template <class T>
+  static void forward(Step<T>& s, const Op& op) {
+    const T *phase = s.value(op.reg[PHASE]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
+    const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
+    T *c = s.value(op.reg[C]), *h = s.value(op.reg[H]);
+    each<T>(s.rows * s.width(op.reg[C]), [&](long i) {
+      const Openness<T> at(load(phase + i), T(op.num[0]), T(op.num[1]));
+      const Vec<T> old_c = load(c0 + i), old_h = load(h0 + i);
+      store(c + i, old_c + at.k * (load(c1 + i) - old_c));
+      store(h + i, old_h + at.k * (load(h1 + i) - old_h));
+    });
+  }
+  template <class T>
+  static void backward(Step<T>& s, const Op& op) {
+    const T *phase = s.value(op.reg[PHASE]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
+    const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
+    const T *dc = s.adjoint(op.reg[C]), *dh = s.adjoint(op.reg[H]);
+    const Share<T> dphase(s, op, PHASE), dc0(s, op, C0), dh0(s, op, H0), dc1(s, op, C1), dh1(s, op, H1);
+    each<T>(s.rows * s.width(op.reg[C]), [&](long i) {
+      const Openness<T> at(load(phase + i), T(op.num[0]), T(op.num[1]));
+      const Vec<T> gc = load(dc + i), gh = load(dh + i);
+      dphase.put(i, (gc * (load(c1 + i) - load(c0 + i)) + gh * (load(h1 + i) - load(h0 + i))) * at.slope);
+      dc1.put(i, gc * at.k), dh1.put(i, gh * at.k);
+      dc0.put(i, gc * (1 - at.k)), dh0.put(i, gh * (1 - at.k));
+    });
+  }
+};
+
+}  // namespace lapse

@@ -366,6 +366,114 @@ class CTGRU(Oracle):
         return h, (h, traces.ravel())
 
 
+class CfC(Oracle):
+    """Hasani et al. (2022): h = (1 − s) g + s k with s = σ(a Δ + b), all four from a backbone on [x, h]."""
+
+    activation = staticmethod(lambda u: 1.7159 * np.tanh(0.666 * u))
+
+    def initial(self) -> State:
+        return (np.zeros(self.n),)
+
+    def inputs(self) -> int:
+        first = self.w.get("backbone.weight_l0", self.w["heads.weight"])
+        return first.shape[1] - self.n
+
+    def heads(self, x: Vector, h: Vector) -> list[Vector]:
+        v = np.concatenate([x, h])
+        layer = 0
+        while f"backbone.weight_l{layer}" in self.w:
+            v = self.activation(self.w[f"backbone.weight_l{layer}"] @ v + self.w[f"backbone.bias_l{layer}"])
+            layer += 1
+        u = self.w["heads.weight"] @ v + self.w["heads.bias"]
+        return [u[k : k + self.n] for k in range(0, len(u), self.n)]
+
+    def close(self, heads: list[Vector], gap: float) -> Vector:
+        g, k, a, b = heads
+        s = sigmoid(a * gap + b)
+        return (1 - s) * np.tanh(g) + s * np.tanh(k)
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        h = self.close(self.heads(x, state[0]), gap)
+        return h, (h,)
+
+    def flow(self, state: State, gap: float) -> tuple[Vector, State]:
+        return self.step(np.zeros(self.inputs()), state, gap)
+
+
+class SiLUCfC(CfC):
+    activation = staticmethod(lambda u: u * sigmoid(u))
+
+
+class NoGateCfC(CfC):
+    """h = g + s k."""
+
+    def close(self, heads: list[Vector], gap: float) -> Vector:
+        g, k, a, b = heads
+        return np.tanh(g) + sigmoid(a * gap + b) * np.tanh(k)
+
+
+class PureCfC(CfC):
+    """h = −A f e^{−(τ + |f|) Δ} + A."""
+
+    def close(self, heads: list[Vector], gap: float) -> Vector:
+        (f,) = heads
+        level = self.w["level"]
+        return -level * np.exp(-gap * (softplus(self.w["decay"]) + np.abs(f))) * f + level
+
+
+class LTC(Oracle):
+    """Hasani et al. (2021), Algorithm 1: c dh/dt = g_l (h_l − h) + Σ w σ(γ (v − μ)) (E − h), synapse by synapse."""
+
+    unfolds = 6
+
+    def initial(self) -> State:
+        return (np.zeros(self.n),)
+
+    def synapses(self, name: str, v: Vector, unit: int) -> tuple[float, float]:
+        pull = conductance = 0.0
+        for s in range(len(v)):
+            w, slope, threshold, reversal = (
+                self.w[f"field.{name}.{kind}"][unit, s]
+                for kind in ("weight", "slope", "threshold", "reversal")
+            )
+            a = float(softplus(w) * sigmoid(slope * (v[s] - threshold)))
+            pull, conductance = pull + a * reversal, conductance + a
+        return pull, conductance
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        h, span = state[0], gap / self.unfolds
+        leak, c = softplus(self.w["field.leak"]), softplus(self.w["field.capacitance"])
+        for _ in range(self.unfolds):
+            after = np.empty(self.n)
+            for j in range(self.n):
+                (pull, a), (pull_x, a_x) = self.synapses("recurrent", h, j), self.synapses("sensory", x, j)
+                drawn = leak[j] * self.w["field.resting"][j] + pull + pull_x
+                after[j] = (c[j] * h[j] + span * drawn) / (c[j] + span * (leak[j] + a + a_x))
+            h = after
+        return h, (h,)
+
+    def flow(self, state: State, gap: float) -> tuple[Vector, State]:
+        return self.step(np.zeros(self.w["field.sensory.weight"].shape[1]), state, gap)
+
+
+class ExponentialLTC(LTC):
+    """The same equation by any solver."""
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        leak, c = softplus(self.w["field.leak"]), softplus(self.w["field.capacitance"])
+
+        def parts(y: Vector) -> tuple[Vector, Vector]:
+            both = [
+                np.add(self.synapses("recurrent", y, j), self.synapses("sensory", x, j))
+                for j in range(self.n)
+            ]
+            pull, conductance = np.array(both).T
+            return (leak * self.w["field.resting"] + pull) / c, (leak + conductance) / c
+
+        h = self.solve(parts, state[0], gap)
+        return h, (h,)
+
+
 class GRUD(Oracle):
     """Che et al.: x is a pair of values and mask; a value is not looked at where the mask is 0."""
 

@@ -12,7 +12,7 @@ import torch
 
 import oracles
 from lapse import recurrent
-from lapse.solvers import EULER, HEUN, RK4, FixedStep, Solver
+from lapse.solvers import EULER, HEUN, RK4, Exponential, FixedStep, Solver
 from lapse.testing import check_equations
 from lapse.testing.equations import GAPS
 
@@ -21,6 +21,9 @@ INPUT, HIDDEN = 3, 5
 # An explicit step multiplies the rounding errors of a long gap by powers of rate · gap, so its longest gap is one
 # where it is still stable.
 EXPLICIT_GAP = (0.0, 1e-9, 0.03, 0.4, 1.1, 2.5)
+# A gate that opens with rate · gap multiplies the rounding errors of the rate by the gap.
+GATED_GAP = (0.0, 1e-9, 0.03, 0.2, 0.4, 1.1)
+SMALL = {"backbone_units": 6}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,20 @@ CASES = {
     "gru-ode": Case(recurrent.GRUODECell, oracles.GRUODE, oracles.exponential(4)),
     "gru-ode, paper": Case(recurrent.GRUODECell, oracles.GRUODE, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP),
     "ct-lstm": Case(recurrent.CTLSTMCell, oracles.CTLSTM),
+    "cfc": Case(recurrent.CfCCell, oracles.CfC, gaps=GATED_GAP, options=SMALL),
+    "cfc, three layers": Case(
+        recurrent.CfCCell,
+        oracles.SiLUCfC,
+        gaps=GATED_GAP,
+        options={**SMALL, "backbone_layers": 3, "backbone_activation": "silu"},
+    ),
+    "cfc, no backbone": Case(recurrent.CfCCell, oracles.CfC, gaps=GATED_GAP, options={"backbone_layers": 0}),
+    "cfc no-gate": Case(recurrent.NoGateCfCCell, oracles.NoGateCfC, gaps=GATED_GAP, options=SMALL),
+    "cfc pure": Case(recurrent.PureCfCCell, oracles.PureCfC, options=SMALL),
+    "ltc": Case(recurrent.LTCCell, oracles.LTC),
+    "ltc, exponential": Case(
+        recurrent.LTCCell, oracles.ExponentialLTC, oracles.exponential(4), Exponential(4)
+    ),
 }
 
 

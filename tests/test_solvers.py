@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from lapse.solvers import (
     Adjoint,
     Exponential,
     FixedStep,
+    SemiImplicit,
     Solver,
     SolverError,
     Tableau,
@@ -37,6 +38,9 @@ TABLEAUX = [EULER, HEUN, RK4, DOPRI5]
 THREE_EIGHTHS = Tableau(
     "three-eighths", 4, a=((), (1 / 3,), (-1 / 3, 1.0), (1.0, -1.0, 1.0)), b=(1 / 8, 3 / 8, 3 / 8, 1 / 8)
 )
+# The solvers that ask a field for its source and its rate, by the number of sub-steps.
+SEMILINEAR: list[Callable[[int], Solver]] = [Exponential, partial(Exponential, order=2), SemiImplicit]
+SEMILINEAR_NAMES = ["exponential", "exponential2", "semi-implicit"]
 TIGHT = Adaptive(DOPRI5, rtol=1e-10, atol=1e-12)
 
 
@@ -136,9 +140,9 @@ class TestOrder:
         )
         assert order == pytest.approx(embedded.order, abs=0.2)
 
-    @pytest.mark.parametrize("order", [1, 2])
+    @pytest.mark.parametrize("make", SEMILINEAR, ids=SEMILINEAR_NAMES)
     @pytest.mark.parametrize("kind", [DampedTanhField, GRUField])
-    def test_exponential(self, kind: type[nn.Module], order: Any) -> None:
+    def test_semilinear(self, kind: type[nn.Module], make: Callable[[int], Solver]) -> None:
         """GRU-ODE's rate depends on the state, CT-RNN's does not."""
         f = build(kind, 2, 3)
         y0, spans, drive = (
@@ -147,9 +151,8 @@ class TestOrder:
             f.drive(randn(4, 2, seed=2)).detach(),
         )
         truth = exact(f, y0, spans, drive)
-        measured = measured_order(
-            lambda n: Exponential(n, order=order)(f, y0, spans, drive), truth, self.STEPS[order]
-        )
+        order = getattr(make(1), "order", 1)
+        measured = measured_order(lambda n: make(n)(f, y0, spans, drive), truth, self.STEPS[order])
         assert measured == pytest.approx(order, abs=0.2)
 
     @pytest.mark.parametrize("tableau", TABLEAUX, ids=label)
@@ -614,14 +617,16 @@ class TestAnyGap:
     GAPS = (0.0, 1e-12, 1e-3, 1.0, 30.0, 1e3, 1e6, 1e9, 1e12)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-    @pytest.mark.parametrize("order", [1, 2])
+    @pytest.mark.parametrize("make", SEMILINEAR, ids=SEMILINEAR_NAMES)
     @pytest.mark.parametrize("kind", [DampedTanhField, GRUField])
-    def test_exponential_is_stable(self, kind: type[nn.Module], order: Any, dtype: torch.dtype) -> None:
+    def test_it_is_stable(
+        self, kind: type[nn.Module], make: Callable[[int], Solver], dtype: torch.dtype
+    ) -> None:
         f = build(kind, 2, 3, dtype=dtype)
         rows = len(self.GAPS)
         y0 = randn(rows, 3, seed=1, dtype=dtype).requires_grad_()
         spans = spans_of(*self.GAPS, dtype=dtype).requires_grad_()
-        y = Exponential(4, order=order)(f, y0, spans, f.drive(randn(rows, 2, seed=2, dtype=dtype)))
+        y = make(4)(f, y0, spans, f.drive(randn(rows, 2, seed=2, dtype=dtype)))
         y.square().sum().backward()
         assert torch.isfinite(y).all()
         assert y.abs().max() < 20
@@ -630,23 +635,26 @@ class TestAnyGap:
             assert torch.isfinite(grad).all()
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-    @pytest.mark.parametrize("order", [1, 2])
-    def test_stays_between_the_state_and_the_attractor(self, order: Any, dtype: torch.dtype) -> None:
+    @pytest.mark.parametrize("make", SEMILINEAR, ids=SEMILINEAR_NAMES)
+    def test_stays_between_the_state_and_the_attractor(
+        self, make: Callable[[int], Solver], dtype: torch.dtype
+    ) -> None:
         gru, damped = build(GRUField, 2, 3, dtype=dtype), build(DampedTanhField, 2, 3, dtype=dtype)
         rows = len(self.GAPS)
         y0, spans = 3 * randn(rows, 3, seed=1, dtype=dtype), spans_of(*self.GAPS, dtype=dtype)
         x = randn(rows, 2, seed=2, dtype=dtype)
-        y = Exponential(4, order=order)(gru, y0, spans, gru.drive(x))
+        y = make(4)(gru, y0, spans, gru.drive(x))
         assert (y.abs() <= torch.clamp(y0.abs(), min=1.0) * (1 + 1e-6)).all()
-        y = Exponential(4, order=order)(damped, y0, spans, damped.drive(x))
+        y = make(4)(damped, y0, spans, damped.drive(x))
         limit = (damped.scale.abs() / nn.functional.softplus(damped.decay)).detach()
         assert (y.abs() <= torch.maximum(y0.abs(), limit) * (1 + 1e-6)).all()
 
-    def test_exponential_finds_the_resting_state(self) -> None:
+    @pytest.mark.parametrize("make", SEMILINEAR[::2], ids=SEMILINEAR_NAMES[::2])
+    def test_it_finds_the_resting_state(self, make: Callable[[int], Solver]) -> None:
         """After a gap beyond all time scales, more sub-steps walk to where the field is zero."""
         f = build(DampedTanhField, 2, 3)
         drive = f.drive(randn(2, 2, seed=2)).detach()
-        y = Exponential(200)(f, randn(2, 3), spans_of(1e9, 1e12), drive)
+        y = make(200)(f, randn(2, 3), spans_of(1e9, 1e12), drive)
         torch.testing.assert_close(f(y, drive), torch.zeros(2, 3, dtype=torch.float64), rtol=0, atol=1e-9)
 
     def test_euler_explodes_there(self) -> None:
@@ -656,9 +664,10 @@ class TestAnyGap:
         with pytest.raises(SolverError, match="Exponential"):
             FixedStep(EULER, 4)(f.float(), randn(1, 3).float(), spans_of(1e12).float(), drive.float())
 
-    def test_exponential_needs_a_damped_field(self) -> None:
+    @pytest.mark.parametrize("make", SEMILINEAR, ids=SEMILINEAR_NAMES)
+    def test_it_needs_a_damped_field(self, make: Callable[[int], Solver]) -> None:
         with pytest.raises(TypeError, match=r"semilinear.*MLPField.*FixedStep or Adaptive"):
-            Exponential()(build(MLPField, 2), randn(1, 2), spans_of(1.0))
+            make(4)(build(MLPField, 2), randn(1, 2), spans_of(1.0))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     def test_short_gaps_lose_no_digits(self, dtype: torch.dtype) -> None:

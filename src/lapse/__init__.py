@@ -14,11 +14,13 @@ from lapse.recurrent import CTLSTM as CTLSTM
 from lapse.recurrent import CTRNN as CTRNN
 from lapse.recurrent import GRUD as GRUD
 from lapse.recurrent import GRUODE as GRUODE
+from lapse.recurrent import LTC as LTC
 from lapse.recurrent import ODELSTM as ODELSTM
 from lapse.recurrent import ODERNN as ODERNN
 from lapse.recurrent import RNN as RNN
 from lapse.recurrent import AugmentedLSTM as AugmentedLSTM
 from lapse.recurrent import Cell as Cell
+from lapse.recurrent import CfC as CfC
 from lapse.recurrent import CoupledLSTMODERNN as CoupledLSTMODERNN
 from lapse.recurrent import PhasedLSTM as PhasedLSTM
 from lapse.recurrent import RNNDecay as RNNDecay
@@ -35,6 +37,7 @@ from lapse.solvers import Adaptive as Adaptive
 from lapse.solvers import Adjoint as Adjoint
 from lapse.solvers import Exponential as Exponential
 from lapse.solvers import FixedStep as FixedStep
+from lapse.solvers import SemiImplicit as SemiImplicit
 from lapse.solvers import SolverError as SolverError
 from lapse.solvers import Tableau as Tableau
 from lapse.tasks import TASKS as TASKS

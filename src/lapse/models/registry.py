@@ -13,7 +13,7 @@ from lapse.references import is_reference, resolve
 
 Model = type[recurrent.RNN] | type[Encoder]
 
-# The eleven of the paper's tables, in their order; ours last.
+# The eleven of the paper's tables, in their order, then those that came after it.
 MODELS: dict[str, Model] = {
     "ode-rnn": recurrent.ODERNN,
     "ct-rnn": recurrent.CTRNN,
@@ -26,6 +26,8 @@ MODELS: dict[str, Model] = {
     "gru-ode": recurrent.GRUODE,
     "ct-lstm": recurrent.CTLSTM,
     "ode-lstm": recurrent.ODELSTM,
+    "ltc": recurrent.LTC,
+    "cfc": recurrent.CfC,
 }
 
 

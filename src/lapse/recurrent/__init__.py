@@ -5,6 +5,10 @@ from lapse.recurrent.augmented_lstm import AugmentedLSTMCell as AugmentedLSTMCel
 from lapse.recurrent.cell import Cell as Cell
 from lapse.recurrent.cell import Gates as Gates
 from lapse.recurrent.cell import State as State
+from lapse.recurrent.cfc import CfC as CfC
+from lapse.recurrent.cfc import CfCCell as CfCCell
+from lapse.recurrent.cfc import NoGateCfCCell as NoGateCfCCell
+from lapse.recurrent.cfc import PureCfCCell as PureCfCCell
 from lapse.recurrent.coupled import CoupledLSTMODERNN as CoupledLSTMODERNN
 from lapse.recurrent.coupled import CoupledLSTMODERNNCell as CoupledLSTMODERNNCell
 from lapse.recurrent.ct_gru import CTGRU as CTGRU
@@ -17,6 +21,8 @@ from lapse.recurrent.gru_d import GRUD as GRUD
 from lapse.recurrent.gru_d import GRUDCell as GRUDCell
 from lapse.recurrent.gru_ode import GRUODE as GRUODE
 from lapse.recurrent.gru_ode import GRUODECell as GRUODECell
+from lapse.recurrent.ltc import LTC as LTC
+from lapse.recurrent.ltc import LTCCell as LTCCell
 from lapse.recurrent.ode_lstm import ODELSTM as ODELSTM
 from lapse.recurrent.ode_lstm import AutonomousODELSTMCell as AutonomousODELSTMCell
 from lapse.recurrent.ode_lstm import ODELSTMCell as ODELSTMCell

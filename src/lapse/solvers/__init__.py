@@ -8,6 +8,7 @@ Which one:
 
 - `FixedStep(RK4, steps=3)`: the same number of sub-steps for every row; cheap, explicit.
 - `Exponential(steps=4)`: for damped fields; the linear part is exact, so no gap is too long.
+- `SemiImplicit(steps=6)`: for damped fields; no gap is too long, and no exponential is needed. The LTC's.
 - `Adaptive(DOPRI5)`: its own step size for every row, to a tolerance.
 - `Adjoint(solver)`: a solver with gradients by the adjoint method: constant memory, lossy.
 
@@ -21,6 +22,7 @@ from lapse.solvers.base import SolverError as SolverError
 from lapse.solvers.base import not_finite as not_finite
 from lapse.solvers.exponential import Exponential as Exponential
 from lapse.solvers.fixed import FixedStep as FixedStep
+from lapse.solvers.semi_implicit import SemiImplicit as SemiImplicit
 from lapse.solvers.tableaux import DOPRI5 as DOPRI5
 from lapse.solvers.tableaux import EULER as EULER
 from lapse.solvers.tableaux import HEUN as HEUN

@@ -141,3 +141,12 @@ def check_count(name: str, count: int) -> None:
     """Refuse a setting that is not a positive whole number."""
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}")
+
+
+def check_semilinear(solver: object, field: object) -> None:
+    """Refuse a field that does not give its source and its rate, for a solver that asks for both."""
+    if not hasattr(field, "semilinear"):
+        raise TypeError(
+            f"{type(solver).__name__} needs a damped field with a `semilinear` method, got {type(field).__name__}; "
+            "use FixedStep or Adaptive for a field without damping"
+        )

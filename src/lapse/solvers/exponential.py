@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lapse.solvers.base import Configurable, check_count, check_finite, check_spans
+from lapse.solvers.base import Configurable, check_count, check_finite, check_semilinear, check_spans
 from lapse.solvers.program import Operations, Slopes, sub_steps
 
 
@@ -46,11 +46,7 @@ class Exponential(Configurable):
 
     def __call__(self, f: Any, y0: Tensor, timespans: Tensor, /, *drive: Tensor) -> Tensor:
         check_spans(y0, timespans)
-        if not hasattr(f, "semilinear"):
-            raise TypeError(
-                f"Exponential needs a damped field with a `semilinear` method, got {type(f).__name__}; "
-                "use FixedStep or Adaptive for a field without damping"
-            )
+        check_semilinear(self, f)
         y, h = y0, (timespans / self.steps).unsqueeze(-1)  # (B, 1)
         for _ in range(self.steps):
             y = self._step(f, y, h, drive)

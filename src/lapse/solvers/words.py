@@ -17,6 +17,7 @@ from lapse.solvers.adjoint import Adjoint
 from lapse.solvers.base import Configurable, Solver
 from lapse.solvers.exponential import Exponential
 from lapse.solvers.fixed import FixedStep
+from lapse.solvers.semi_implicit import SemiImplicit
 from lapse.solvers.tableaux import DOPRI5, EULER, HEUN, RK4, Tableau
 
 # The ready-made solvers. A word is one of these names, with other settings behind it if they differ.
@@ -28,6 +29,7 @@ SOLVERS: dict[str, Configurable] = {
     "dopri5-adjoint": Adjoint(Adaptive(DOPRI5)),
     "exponential": Exponential(steps=4),
     "exponential2": Exponential(steps=4, order=2),
+    "semi-implicit": SemiImplicit(steps=6),
 }
 
 

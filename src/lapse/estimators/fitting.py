@@ -152,11 +152,11 @@ class _Fitting:
 
     def trial(self, inside: Array, outside: Array) -> Held:
         """A network and trees fitted to some sequences, and what they answer for others."""
-        model = self._model(inside, 0)
-        watch = _Watch(model, self.prepared.sequences[outside])
-        self._train(model, inside, outside, 0, self.plan.training, [watch.callback()])
+        train, others = self.prepared.sequences[inside], _chosen(self.prepared, outside)
+        model = self._model(train, 0)
+        watch = _Watch(model, others.sequences)
+        self._train(model, train, others.sequences, 0, self.plan.training, [watch.callback()])
         trees = self.trees(inside)
-        others = _chosen(self.prepared, outside)
         head = deepcopy(self.plan.head)
         return Held(
             torch.stack(watch.outputs),
@@ -166,14 +166,14 @@ class _Fitting:
 
     def network(self, rows: Array, epochs: int, member: int) -> SequenceModel:
         """A network trained for a number of epochs that was found before."""
-        model = self._model(rows, member)
+        train = self.prepared.sequences[rows]
+        model = self._model(train, member)
         if epochs:
             known = replace(self.plan.training, epochs=epochs)
-            self._train(model, rows, rows[: max(2, len(rows) // 10)], member, known)
+            self._train(model, train, train[: max(2, len(rows) // 10)], member, known)
         return model.eval()
 
-    def _model(self, rows: Array, member: int) -> SequenceModel:
-        data = self.prepared.sequences[rows]
+    def _model(self, data: Sequences, member: int) -> SequenceModel:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.plan.training.seed + member)
             model = SequenceModel(
@@ -185,17 +185,16 @@ class _Fitting:
     def _train(
         self,
         model: SequenceModel,
-        rows: Array,
-        others: Array,
+        train: Sequences,
+        others: Sequences,
         member: int,
         config: TrainConfig,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        data = self.prepared.sequences
         fit(
             model,
-            data[rows],
-            data[others],
+            train,
+            others,
             replace(config, seed=config.seed + member, patience=None, restore_best=False),
             progress=self.plan.progress,
             label="held-out trial" if callbacks else f"network {member + 1} of {self.plan.members}",

@@ -49,14 +49,23 @@ def robust(values: Array, observed: Array | None) -> Statistics:
     A few wild values have no effect. A column of which more than half is one value has no quartiles to speak of: its
     scale is the standard deviation.
     """
-    found = standard(values, observed)
-    median, scale = found.shift.copy(), found.scale.copy()
-    for column in range(values.shape[1]):
-        seen = values[:, column] if observed is None else values[observed[:, column], column]
-        if len(seen):
-            low, median[column], high = np.quantile(seen.astype(np.float64), (0.25, 0.5, 0.75))
-            scale[column] = (high - low) / QUARTILES_APART if high > low else scale[column]
+    columns = [
+        _robust_column(values[:, k : k + 1], None if observed is None else observed[:, k : k + 1])
+        for k in range(values.shape[1])
+    ]
+    median, scale = np.array(columns, np.float32).reshape(-1, 2).T
     return Statistics(median, median, scale)
+
+
+def _robust_column(values: Array, observed: Array | None) -> tuple[float, float]:
+    """Median and scale of a column (N, 1)."""
+    seen = values if observed is None else values[observed]
+    low, median, high = (
+        np.quantile(seen.astype(np.float64), (0.25, 0.5, 0.75)) if seen.size else (0.0, 0.0, 0.0)
+    )
+    if high > low:
+        return median, (high - low) / QUARTILES_APART
+    return median, float(standard(values, observed).scale[0])
 
 
 QUARTILES_APART = 1.3489795  # the distance between the quartiles of a standard normal distribution

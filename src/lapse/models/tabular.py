@@ -61,12 +61,12 @@ class Columns(nn.Module):
         known = ~np.isnan(table)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value
-            middle, top = np.nanpercentile(table, (50, 99), axis=0)
+            middle, top = _percentiles(table, (50, 99))
             positive = np.nanmean(np.where(table > 0, table, np.nan), axis=0)
             skewed = (np.nanmin(table, axis=0) >= 0) & (top > SKEWED * middle) & (positive > 0)
             typical = np.where(skewed, np.where(middle > 0, middle, positive), 0.0)
             logged = np.where(skewed, np.log1p(table / np.where(skewed, typical, 1.0)), table)
-            low, high = np.nanpercentile(logged, (TAIL, 100 - TAIL), axis=0)
+            low, high = _percentiles(logged, (TAIL, 100 - TAIL))
             cut = np.clip(logged, low, high)
             mean, spread = np.nanmean(cut, axis=0), np.nanstd(cut, axis=0)
         share = known.mean(axis=0)
@@ -91,6 +91,15 @@ class Columns(nn.Module):
         flags = (known.to(scaled.dtype) - self.share) * self.flag_scale
         both = torch.cat([scaled, flags], -1)
         return torch.cat([both, both.clamp(-BEYOND, BEYOND) ** 2 - 1], -1)
+
+
+def _percentiles(table: Array, levels: tuple[float, float]) -> Array:
+    """(2, size), of the known values of each column; many times as fast as NumPy where a column has no NaN."""
+    found = np.empty((2, table.shape[1]))
+    full = ~np.isnan(table).any(axis=0)
+    found[:, full] = np.percentile(table[:, full], levels, axis=0)
+    found[:, ~full] = np.nanpercentile(table[:, ~full], levels, axis=0)
+    return found
 
 
 class TabularReadout(nn.Module):

@@ -31,16 +31,16 @@ def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
     lengths = np.bincount(rows.sequence, minlength=len(ids))
     check_rows(rows, ids, lengths, features)
     order = _order(rows)
-    values, observed = split_missing(rows.values if order is None else rows.values[order])
+    values, observed = split_missing(rows.values)
     if rows.targets is not None:
-        rest |= {"targets": rows.targets if order is None else rows.targets[order], "per_step": True}
+        rest |= {"targets": _ordered(rows.targets, order), "per_step": True}
     if rest.get("weights") is not None:
         rest["weights"] = _weights(rest["weights"], ids)
     sequences = Sequences(
-        values=values,
-        times=rows.times if order is None else rows.times[order],
+        values=_ordered(values, order),
+        times=_ordered(rows.times, order),
         offsets=offsets_of(lengths),
-        observed=observed,
+        observed=None if observed is None else _ordered(observed, order),
         ids=ids,
         **rest,
     )
@@ -54,15 +54,25 @@ def _order(rows: Rows) -> Array | None:
     step, earlier = np.diff(rows.sequence), rows.times[1:] < rows.times[:-1]
     if not np.any((step < 0) | ((step == 0) & earlier)):
         return None
-    return np.lexsort((rows.times, rows.sequence))
+    order = np.argsort(rows.times, kind="stable")
+    # A radix sort, digit by digit: NumPy has one for numbers of 16 bits, at a tenth of the time of any other sort.
+    for shift in range(0, int(rows.sequence.max()).bit_length(), 16):
+        digit = (rows.sequence[order] >> shift).astype(np.uint16)
+        order = order[np.argsort(digit, kind="stable")]
+    return order
+
+
+def _ordered(array: Array, order: Array | None) -> Array:
+    return array if order is None else array[order]
 
 
 def split_missing(values: Array) -> tuple[Array, Array | None]:
     """float32 with zeros for NaN, and the mask of what was observed; None when that is everything."""
-    observed = ~np.isnan(values)
-    if observed.all():
-        return as_float32(values), None
-    return as_float32(np.where(observed, values, 0.0)), observed
+    numbers, missing = as_float32(values), np.isnan(values)
+    if not missing.any():
+        return numbers, None
+    numbers[missing] = 0.0
+    return numbers, ~missing
 
 
 def as_float32(numbers: Array) -> Array:

@@ -125,7 +125,7 @@ class _PerSequence:
         series = self.table[name]
         if self.sequence is None:
             return series
-        codes, _ = pd.factorize(series.to_numpy())
+        codes, _ = pd.factorize(series.to_pandas())  # in which words may be in the fast form of Arrow
         if (bad := np.flatnonzero(codes != codes[self.first][self.sequence])).size:
             row = bad[0]
             raise ValueError(

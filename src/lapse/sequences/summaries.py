@@ -37,13 +37,19 @@ def summarize(s: Sequences) -> Summaries:
     )  # what was not observed is stored as 0
     least = np.minimum.reduceat(np.where(observed, s.values, np.inf), firsts, axis=0)
     largest = np.maximum.reduceat(np.where(observed, s.values, -np.inf), firsts, axis=0)
-    rows = np.maximum.reduceat(np.where(observed, np.arange(s.num_events)[:, None], 0), firsts, axis=0)
-    last = np.take_along_axis(s.values, rows, axis=0)
+    last = np.take_along_axis(s.values, last_rows(s, observed), axis=0)
     found = np.stack([last, total / np.maximum(count, 1), least, largest], -1).astype(np.float64)
     found = np.where((count > 0)[..., None], found, np.nan)
     columns = np.concatenate([found, np.log1p(count)[..., None]], -1).reshape(len(s), -1)
     names = tuple(f"{name} {statistic}" for name in s.features for statistic in STATISTICS)
     return Summaries(s.static_features + names, np.hstack([static_numbers(s), columns]))
+
+
+def last_rows(s: Sequences, observed: Array) -> Array:
+    """(S, F), the row of the last observation of each feature in each sequence; any row where there is none."""
+    rows = np.arange(s.num_events, dtype=np.int32 if s.num_events < 2**31 else np.int64)
+    last = np.maximum.reduceat(np.where(observed, rows[:, None], 0), s.offsets[:-1], axis=0)
+    return last.astype(np.int64)
 
 
 def static_numbers(s: Sequences) -> Array:

@@ -80,7 +80,7 @@ def test_welch_without_spread_or_with_one_run() -> None:
 @pytest.mark.parametrize(
     ("ours", "others", "said"),
     [
-        ((99.0,), (98.0,), "One run a row: no test"),
+        ((99.0,), (98.0,), "One run per row: no test"),
         ((99.0,), (98.0, 98.5), "The best row has one run"),
         ((99.0, 98.5), (98.0,), "no test is possible: lstm"),
     ],

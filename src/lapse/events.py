@@ -30,7 +30,7 @@ class Events(NamedTuple):
 
 
 def encode_events(series: ArrayLike, *, offsets: ArrayLike | None = None) -> Events:
-    """Run-length coding with time, of one series (T,), or of one a row (S, T).
+    """Run-length coding with time, of one series (T,), or of one per row (S, T).
 
     Series of different lengths are given end to end with `offsets` (S + 1,).
 

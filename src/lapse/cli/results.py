@@ -24,7 +24,7 @@ def table(
     ] = True,
     data_dir: DataDir = None,
 ) -> None:
-    """Ours beside the paper's: a table a task, with what a test tells apart and what trivial baselines reach.
+    """Ours beside the paper's: one table per task, with what a test tells apart and what trivial baselines reach.
 
     Example: `lapse table runs --format markdown > results.md`
     """

@@ -71,7 +71,7 @@ def study(
     models: Annotated[str, typer.Option(help="Models, with commas between, or `all`.")] = "all",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1)] = 5,
     workers: Annotated[int, typer.Option(help="Runs at a time on this machine.", min=1)] = 2,
-    threads: Annotated[int, typer.Option(help="Threads a run.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Threads per run.", min=1)] = 1,
     preset: Preset = "default",
     setting: Annotated[
         list[str] | None,

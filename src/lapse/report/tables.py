@@ -1,4 +1,4 @@
-"""Ours beside the paper's: one table a task, built from the folders of finished runs and from nothing else."""
+"""Ours beside the paper's: one table per task, built from the folders of finished runs and from nothing else."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _test_notes(rows: Sequence[Row]) -> Iterable[str]:
     if len(rows) < 2:
         return
     if len(single) == len(rows):
-        yield "One run a row: no test of differences is possible, and the best may be best by luck."
+        yield "One run per row: no test of differences is possible, and the best may be best by luck."
     elif rows[0].count == 1:
         yield "The best row has one run: no test can tell the others from it."
     elif single:

@@ -2,7 +2,7 @@
 
 Source: generated here, from a seed; 100,000 training and 10,000 test blocks of 32 bits, as the paper says.
 A tenth of the training blocks is the validation split. 32 bits last 1 unit of time. The dense form gives
-one event a bit; the event form gives one a run of equal bits (`lapse.encode_events`), so the answer hides
+one event per bit; the event form gives one per run of equal bits (`lapse.encode_events`), so the answer hides
 in the gaps.
 
 The authors' code draws a random length for each block instead. `lengths=(2, 32)` does the same (2 to 31

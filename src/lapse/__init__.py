@@ -6,6 +6,7 @@ from lapse.events import decode_events as decode_events
 from lapse.events import encode_events as encode_events
 from lapse.kernels import backend as backend
 from lapse.models import MODELS as MODELS
+from lapse.models import Forecaster as Forecaster
 from lapse.models import ModelConfig as ModelConfig
 from lapse.models import Predictions as Predictions
 from lapse.models import SequenceModel as SequenceModel
@@ -26,6 +27,7 @@ from lapse.recurrent import PhasedLSTM as PhasedLSTM
 from lapse.recurrent import RNNDecay as RNNDecay
 from lapse.rows import Rows as Rows
 from lapse.sequences import Batch as Batch
+from lapse.sequences import Cuts as Cuts
 from lapse.sequences import LengthBatches as LengthBatches
 from lapse.sequences import Sequences as Sequences
 from lapse.solvers import DOPRI5 as DOPRI5

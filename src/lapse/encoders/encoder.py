@@ -91,6 +91,7 @@ class Encoder(nn.Module, ABC):
         causal: whether the features after an event depend on nothing that comes later.
         streams: whether events can be taken one at a time with a state of fixed size; such an encoder has `start`
             and `step`.
+        flows: whether features change while time passes without an event, see `after`.
         output_size: the width D of the features.
         forms: what `form=` may be, where there is a choice.
         paper_options: the options that the `paper` preset gives it.
@@ -103,6 +104,7 @@ class Encoder(nn.Module, ABC):
     takes_missing: ClassVar[bool] = False
     causal: bool = True
     streams: bool = False
+    flows: bool = False
     output_size: int
 
     @abstractmethod
@@ -133,6 +135,19 @@ class Encoder(nn.Module, ABC):
 
     def _no_stream(self) -> str:
         return f"{type(self).__name__} reads a sequence as a whole and cannot take one event at a time"
+
+    def after(self, observations: Observations, timespans: Tensor, row: Tensor) -> Tensor:
+        """(Q, output_size): features when time has passed since the last event of a sequence, without another event.
+
+        Those of an encoder that does not flow are the features after the last event, whatever the time.
+
+        Args:
+            observations: preprocessed sequences.
+            timespans: (Q,), the time since the last event, in the model's unit.
+            row: (Q,), which sequence each is about.
+        """
+        features: Features = self(observations)
+        return features.final.index_select(0, row)
 
     def set_input_mean(self, mean: Tensor) -> None:
         """Be told what a missing value is filled with, after scaling.

@@ -44,18 +44,30 @@ class RecurrentEncoder(Encoder):
         free_size = len(self.layer.cells) * sum(self.layer.free_sizes.values())
         self.first_state = nn.Linear(static_size, free_size) if static_size else None
         self.causal = self.streams = not self.layer.bidirectional
+        self.flows = self.layer.flows
         self.output_size = hidden_size * (2 if self.layer.bidirectional else 1)
 
     def forward(self, observations: Observations) -> Features:
+        output, h_n = self._run(observations)
+        return Features(output, self._final(h_n))
+
+    def after(self, observations: Observations, timespans: Tensor, row: Tensor) -> Tensor:
+        if not self.flows:
+            return super().after(observations, timespans, row)
+        _, h_n = self._run(observations)
+        asked = tuple(stack.index_select(1, row) for stack in (h_n if isinstance(h_n, tuple) else (h_n,)))
+        return self.layer.flow(asked, timespans)
+
+    def _run(self, observations: Observations) -> tuple[Tensor, Hidden]:
         told = self.layer.takes_missing
-        output, h_n = self.layer(
+        found: tuple[Tensor, Hidden] = self.layer(
             observations.values if told else observations.inputs,
             self._first_states(observations.static),
             timespans=observations.timespans,
             rows=observations.rows,
             observed=observations.observed if told else None,
         )
-        return Features(output, self._final(h_n))
+        return found
 
     def set_input_mean(self, mean: Tensor) -> None:
         if self.layer.takes_missing:

@@ -146,6 +146,17 @@ class Head(nn.Module, ABC):
         """The raw outputs (..., width) that say these numbers (..., K), in the table's own units."""
         raise ValueError(f"{type(self).__name__} does not answer with numbers; use the head 'numbers'")
 
+    def calibration(self, output: Tensor, targets: Targets) -> Tensor:
+        """(width,): what to add to all raw outputs, so that the answers keep what they promise on these targets.
+
+        Where answers promise nothing, as plain numbers do, nothing is added.
+
+        Args:
+            output: (M, width) raw outputs for examples that were not trained on.
+            targets: their targets.
+        """
+        return output.new_zeros(self.width)
+
     def conform(self, sequences: Sequences) -> Sequences:
         """The sequences with targets that mean the same as in the training table, such as the same class numbers."""
         return sequences

@@ -90,6 +90,17 @@ class Quantiles(ScaledHead):
         """The same number at every level."""
         return self.scaled(values).repeat_interleave(len(self.levels), -1)
 
+    def calibration(self, output: Tensor, targets: Targets) -> Tensor:
+        """Each level is shifted so that its share of the known targets lies below it (split conformal prediction)."""
+        errors = self.scaled(targets.values).unsqueeze(-1) - self._columns(output)  # (M, K, Q)
+        shifts = torch.zeros(len(self.names), len(self.levels))
+        for k, known in enumerate(targets.known.unbind(1)):
+            if bool(known.any()):
+                found = errors[known, k].double().cpu().numpy()
+                levels = np.minimum(np.array(self.levels) * (1 + 1 / len(found)), 1.0)
+                shifts[k] = torch.tensor([np.quantile(found[:, q], level) for q, level in enumerate(levels)])
+        return shifts.flatten().to(output)
+
     def _columns(self, output: Tensor) -> Tensor:
         return output.reshape(len(output), len(self.names), len(self.levels))
 

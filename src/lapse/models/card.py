@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lapse
 
 if TYPE_CHECKING:
-    from lapse.models.model import SequenceModel
+    from lapse.models.base import Model
     from lapse.models.schema import Column
 
 
-def card_of(model: SequenceModel) -> str:
+def card_of(model: Model[Any]) -> str:
     """A model card in Markdown, from what the model itself knows.
 
     Args:
@@ -21,14 +21,14 @@ def card_of(model: SequenceModel) -> str:
     parameters = sum(p.numel() for p in model.parameters())
     unit = "unknown; times are taken as the training table had them" if schema.unit is None else schema.unit
     lines = [
-        f"# {config.model} for {model.head.sentence}",
+        f"# {config.model} for {model.sentence}",
         "",
         f"Made with lapse {lapse.__version__}: `{config.model}`, {config.hidden_size} units, {config.num_layers} "
         f"layer(s), {parameters:,} parameters.",
         "",
         "```python",
-        "model = lapse.SequenceModel.load(FOLDER)",
-        "model.predict(sequences).frame()",
+        f"model = lapse.{type(model).__name__}.load(FOLDER)",
+        f"{model.usage}.frame()",
         "```",
         "",
         "## What it takes",

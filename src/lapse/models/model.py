@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,22 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from lapse import heads
-from lapse.encoders import Encoder, RecurrentEncoder
 from lapse.heads import Head
+from lapse.models.base import Model, check_finite, static_size
 from lapse.models.config import ModelConfig
 from lapse.models.pooling import Pooling, steps_of
 from lapse.models.predictions import Predictions
-from lapse.models.preprocessing import Preprocessing
 from lapse.models.readout import Present, Readout
-from lapse.models.registry import find
 from lapse.models.schema import Schema
 from lapse.models.tabular import TabularReadout
 from lapse.sequences import Batch, Sequences
-from lapse.sequences.ragged import concatenated_ranges
 from lapse.sequences.summaries import static_numbers
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(Model[Sequences]):
     """A model that knows its table: it takes raw sequences and gives named predictions.
 
     `for_data` builds one for a training split, `predict` answers for any `Sequences` in their order. Calling the model
@@ -41,26 +34,13 @@ class SequenceModel(nn.Module):
         config: everything else that a user chooses.
     """
 
+    format = "lapse.SequenceModel/1"
+    usage = "model.predict(sequences)"
+
     def __init__(self, schema: Schema, head: Head, config: ModelConfig | None = None) -> None:
-        super().__init__()
         config = config or ModelConfig()
         _check_question(config, head)
-        self.schema, self.head, self.config = schema, head, config
-        self.preprocessing = Preprocessing(
-            len(schema.inputs),
-            len(schema.static_inputs),
-            missing=schema.missing,
-            scaling=config.scaling,
-            clip=config.clip,
-            time_unit=config.time_unit,
-        )
-        self.input_dropout, self.state_dropout = (
-            nn.Dropout(config.input_dropout),
-            nn.Dropout(config.state_dropout),
-        )
-        # The weights of the encoder are drawn first, then those of the readout: results that were recorded for a seed
-        # depend on this order.
-        self.encoder = _encoder(config, schema)
+        super().__init__(schema, head, config)
         self.pooling = None if head.per_step else Pooling(config.pooling, self.encoder.output_size)
         features = self.encoder.output_size if self.pooling is None else self.pooling.output_size
         self.readout = _readout(config, schema, head, features)
@@ -96,13 +76,18 @@ class SequenceModel(nn.Module):
         if self.tabular is not None:
             self.tabular.solve(static_numbers(train), self.head, self.head.targets_of(train))
 
-    def conform(self, sequences: Sequences) -> Sequences:
-        """The sequences in the form that the model was trained on: columns, words, unit of time, classes.
+    def conform(self, data: Sequences) -> Sequences:
+        return self.head.conform(self.schema.conform(data))
 
-        Args:
-            sequences: any sequences; `Schema.conform` says what is an error and what a warning.
-        """
-        return self.head.conform(self.schema.conform(sequences))
+    def asked(self, data: Sequences) -> Sequences:
+        return data
+
+    def parts(self, data: Sequences) -> tuple[Sequences, ...]:
+        return (data,)
+
+    @property
+    def could_see_ahead(self) -> bool:
+        return self.head.per_step
 
     def forward(self, batch: Batch) -> Tensor:
         """Raw outputs (B, width), or (N, width) for one answer per event; the head says what they mean.
@@ -123,13 +108,11 @@ class SequenceModel(nn.Module):
         return output
 
     def decayed_parameters(self) -> list[nn.Parameter]:
-        """What weight decay acts on: matrices, apart from those with a penalty of their own."""
         own = set() if self.tabular is None else {id(p) for p in self.tabular.parameters()}
-        return [p for p in self.parameters() if p.dim() > 1 and id(p) not in own]
+        return [p for p in super().decayed_parameters() if id(p) not in own]
 
     @property
     def penalty(self) -> Tensor | None:
-        """What training adds to the mean loss; None if nothing."""
         return None if self.tabular is None else self.tabular.penalty
 
     def predict(self, sequences: Sequences, *, batch_size: int = 512) -> Predictions:
@@ -142,10 +125,9 @@ class SequenceModel(nn.Module):
         output = self.outputs(sequences, batch_size=batch_size)
         ids = np.arange(len(sequences)) if sequences.ids is None else sequences.ids
         ids = np.repeat(ids, sequences.lengths) if self.head.per_step else ids
-        _check_finite(output, ids)
+        check_finite(output, ids)
         return Predictions(ids, sequences.times if self.head.per_step else None, self.head.predict(output))
 
-    @torch.no_grad()
     def outputs(self, sequences: Sequences, *, batch_size: int = 512) -> Tensor:
         """Raw outputs (M, width) for any sequences in their order, one row per sequence or per event.
 
@@ -154,68 +136,7 @@ class SequenceModel(nn.Module):
             batch_size: how many sequences are computed at a time.
         """
         conformed = self.schema.conform(dataclasses.replace(sequences, targets=None, per_step=False))
-        device = next(self.parameters()).device
-        rows = conformed.num_events if self.head.per_step else len(conformed)
-        gathered: Tensor | None = None
-        with self.evaluating():
-            for batch in conformed.batches(batch_size, shuffle=False):
-                output = self(batch.to(device))
-                gathered = output.new_empty(rows, self.head.width) if gathered is None else gathered
-                gathered[self._places(conformed, batch).to(device)] = output
-        return torch.zeros(0, self.head.width, device=device) if gathered is None else gathered
-
-    def _places(self, conformed: Sequences, batch: Batch) -> Tensor:
-        """Where the outputs of a batch belong."""
-        if not self.head.per_step:
-            return batch.index
-        first = conformed.offsets[:-1][batch.index.numpy()]
-        return torch.from_numpy(concatenated_ranges(first, batch.lengths.numpy()))
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Evaluation mode, without dropout, for a while; afterwards the model is in the mode it was in."""
-        was_training = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(was_training)
-
-    def save(self, folder: str | Path, *, card: str | None = None) -> None:
-        """Write the model as a folder: `model.safetensors`, `config.json`, `card.md`.
-
-        Args:
-            folder: where to; files of an earlier model in it are replaced.
-            card: the text of `card.md`; None writes what the model itself knows.
-        """
-        from lapse.models.storage import save
-
-        save(self, Path(folder), card)
-
-    @staticmethod
-    def load(folder: str | Path) -> SequenceModel:
-        """The model that `save` wrote. Nothing in the folder is run; a damaged file or an unknown version is refused.
-
-        Args:
-            folder: the folder.
-        """
-        from lapse.models.storage import load
-
-        return load(Path(folder))
-
-
-def _encoder(config: ModelConfig, schema: Schema) -> Encoder:
-    kind: Any = find(config.model)
-    make = kind if issubclass(kind, Encoder) else partial(RecurrentEncoder, kind)
-    encoder: Encoder = make(
-        input_size=len(schema.inputs),
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        missing=schema.missing,
-        static_size=_static_size(config, schema, "state"),
-        **config.options,
-    )
-    return encoder
+        return self.gathered(conformed, batch_size)
 
 
 def _readout(config: ModelConfig, schema: Schema, head: Head, feature_size: int) -> Readout:
@@ -226,7 +147,7 @@ def _readout(config: ModelConfig, schema: Schema, head: Head, feature_size: int)
         head.width,
         config.readout_size,
         per_step=head.per_step,
-        static_size=_static_size(config, schema, "head"),
+        static_size=static_size(config, schema, "head"),
         input_size=inputs * (2 if schema.missing else 1) if config.readout_input else 0,
         summary_size=inputs if config.summaries else 0,
     )
@@ -236,11 +157,6 @@ def _tabular(config: ModelConfig, schema: Schema, head: Head) -> TabularReadout 
     if "table" not in config.static.split("+") or not schema.static:
         return None
     return TabularReadout(len(schema.static_inputs), head.width, config.ridge)
-
-
-def _static_size(config: ModelConfig, schema: Schema, place: str) -> int:
-    """The width of the static features at one of the places where they can enter: each has a flag beside it."""
-    return 2 * len(schema.static_inputs) if place in config.static.split("+") else 0
 
 
 def _check_question(config: ModelConfig, head: Head) -> None:
@@ -268,12 +184,3 @@ def _compared(config: ModelConfig, schema: Schema, head: Head) -> list[int]:
     columns = [schema.inputs.index(name) for name in names]
     head.certain(torch.zeros(1, len(columns)))  # refuses what is not one feature per column of the target
     return columns
-
-
-def _check_finite(output: Tensor, ids: Any) -> None:
-    bad = (~torch.isfinite(output)).any(-1).nonzero().flatten()
-    if len(bad):
-        raise heads.NonFiniteError(
-            f"{len(bad)} of {len(output)} predictions are NaN or infinite, the first for id {ids[int(bad[0])]}. "
-            "Likely cause: the training diverged, or values far from those of training (set clip= in the model)"
-        )

@@ -96,7 +96,7 @@ class Schema:
         Args:
             sequences: any sequences. Those that have the right form already are returned as they are.
         """
-        sequences = self._in_unit(sequences)
+        sequences = self.in_unit(sequences)
         features, static = _features(sequences), _static(sequences)
         new_features = _fitted(features, self.features, self.unused)
         new_static = _fitted(static, self.static, self.unused)
@@ -113,8 +113,12 @@ class Schema:
             categories={},
         )
 
-    def _in_unit(self, s: Sequences) -> Sequences:
-        """The sequences with their times in the unit of the training table."""
+    def in_unit(self, s: Sequences) -> Sequences:
+        """The sequences with their times in the unit of the training table.
+
+        Args:
+            s: any sequences.
+        """
         if s.unit == self.unit:
             return s
         if s.unit not in NANOSECONDS or self.unit not in NANOSECONDS:

@@ -12,31 +12,31 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 
 import lapse
 from lapse import heads
+from lapse.models.base import Model
 from lapse.models.card import card_of
 from lapse.models.config import ModelConfig
-from lapse.models.model import SequenceModel
 from lapse.models.registry import stored_options
 from lapse.models.schema import Schema
 from lapse.references import is_reference
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import with_absent_fields
 
-FORMAT = "lapse.SequenceModel/1"
+Kind = TypeVar("Kind", bound=Model[Any])
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.md"
 
 
-def save(model: SequenceModel, folder: Path, card: str | None) -> None:
+def save(model: Model[Any], folder: Path, card: str | None) -> None:
     from safetensors.torch import save as to_bytes
 
     weights = to_bytes({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
     contents = {
-        "format": FORMAT,
+        "format": model.format,
         "lapse": lapse.__version__,
         "weights": hashlib.sha256(weights).hexdigest(),
         "model": dataclasses.asdict(model.config),
@@ -55,10 +55,10 @@ def _write(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
-def load(folder: Path) -> SequenceModel:
+def load(folder: Path, kind: type[Kind]) -> Kind:
     from safetensors.torch import load as from_bytes
 
-    contents = _read_config(folder)
+    contents = _read_config(folder, kind)
     weights = (folder / WEIGHTS).read_bytes()
     if hashlib.sha256(weights).hexdigest() != contents["weights"]:
         raise ValueError(
@@ -70,7 +70,7 @@ def load(folder: Path) -> SequenceModel:
     stored["options"] = stored_options(stored["model"], stored["options"])
     # Weights are drawn and then replaced, which must not change the random numbers of anyone else.
     with torch.random.fork_rng(devices=[]):
-        model = SequenceModel(
+        model = kind(
             Schema.from_config(contents["schema"]),
             heads.from_config(contents["head"]),
             ModelConfig(**stored),
@@ -80,22 +80,22 @@ def load(folder: Path) -> SequenceModel:
     return model
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path, kind: type[Model[Any]]) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file() or not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"{folder} holds no lapse model; expected a folder with {WEIGHTS} and {CONFIG}, which "
-            "SequenceModel.save writes"
+            f"{kind.__name__}.save writes"
         )
     try:
         contents = json.loads(path.read_bytes())
         found = contents.get("format")
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged, or no {CONFIG} of a lapse model: {error}") from error
-    if found != FORMAT:
+    if found != kind.format:
         raise ValueError(
-            f"{path} says format {found!r}, and this version of lapse ({lapse.__version__}) reads {FORMAT!r} only; "
-            "load the model with the version of lapse that wrote it, or train it again"
+            f"{path} says format {found!r}, and this version of lapse ({lapse.__version__}) reads {kind.format!r} only "
+            f"as a {kind.__name__}; load the model with the class or the version that wrote it, or train it again"
         )
     digest = contents.pop("digest", None)
     if digest != _digest(contents):

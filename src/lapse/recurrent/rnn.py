@@ -158,6 +158,31 @@ class RNN(nn.Module):
         for i in range(2 if self.bidirectional else 1):
             self._cell(i).set_input_mean(mean)
 
+    @property
+    def flows(self) -> bool:
+        """Whether `flow` says what the layer would answer between two observations; see `Cell.splits_gaps`."""
+        return self._cell(0).splits_gaps and not self.bidirectional
+
+    def flow(self, hx: Hidden, timespans: Tensor) -> Tensor:
+        """The output of the top layer, (B, hidden_size), when time has passed and no observation has come.
+
+        Between observations nothing reaches the top layer from those below it, so its state alone moves on.
+
+        Args:
+            hx: The states after the last observation, as `forward` returns them.
+            timespans: (B,), the time since the last observation, non-negative and finite.
+        """
+        if not self.flows:
+            raise ValueError(
+                f"{type(self).__name__} cannot be asked between observations: its cell is driven by the observation "
+                "at the end of a gap, or a second stack reads backward; use a layer whose cell splits gaps"
+            )
+        cell = self._cell(len(self.cells) - 1)
+        stacks = (hx,) if isinstance(hx, Tensor) else hx
+        state = tuple(stack[-1, :, :size] for stack, size in zip(stacks, cell.state_sizes, strict=True))
+        compute_weights(cell)
+        return cell.flow(state, timespans)[0]
+
     def forward(
         self,
         input: Given,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -84,15 +85,15 @@ class Batch:
             mask=self.rows.mask.to(self.values.device),
         )
 
-    def to(self, *args: Any, **kwargs: Any) -> Batch:
+    def to(self, *args: Any, **kwargs: Any) -> Self:
         """The batch on another device, as `Tensor.to` moves a tensor; `rows` stay on the CPU."""
         return self._each(lambda tensor: tensor.to(*args, **kwargs))
 
-    def pin_memory(self) -> Batch:
+    def pin_memory(self) -> Self:
         """The batch in page-locked memory; torch's `DataLoader` calls this."""
         return self._each(lambda tensor: tensor.pin_memory())
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         changed: dict[str, Any] = {
             name: change(value) for name, value in found.items() if isinstance(value, Tensor)
@@ -192,20 +193,35 @@ class LengthBatches(Sampler[list[int]]):
         return np.split(order, range(size, len(order), size))
 
 
-class _Items(Dataset[Batch]):
-    """`Sequences` as a map-style dataset whose items are fetched a batch at a time."""
+class Examples(Protocol):
+    """What batches are made of: `Sequences`, or `Cuts` of them."""
 
-    def __init__(self, sequences: Sequences) -> None:
-        self.sequences = sequences
+    @property
+    def lengths(self) -> Array: ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index: ArrayLike) -> Batch: ...
+
+    def batches(
+        self, batch_size: int, *, shuffle: bool = ..., seed: int = ..., num_workers: int = ...
+    ) -> DataLoader[Batch]: ...
+
+
+class _Items(Dataset[Batch]):
+    """Examples as a map-style dataset whose items are fetched a batch at a time."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.examples)
 
     def __getitem__(self, index: int) -> Batch:
-        return self.sequences.batch([index])
+        return self.examples.batch([index])
 
     def __getitems__(self, index: list[int]) -> Batch:
-        return self.sequences.batch(index)
+        return self.examples.batch(index)
 
 
 def _as_is(batch: Any) -> Any:
@@ -213,11 +229,11 @@ def _as_is(batch: Any) -> Any:
 
 
 def loader(
-    s: Sequences, batch_size: int, shuffle: bool, seed: int, num_workers: int, pin_memory: bool
+    examples: Examples, batch_size: int, shuffle: bool, seed: int, num_workers: int, pin_memory: bool
 ) -> DataLoader[Batch]:
     return DataLoader(
-        _Items(s),
-        batch_sampler=LengthBatches(s.lengths, batch_size, shuffle=shuffle, seed=seed),
+        _Items(examples),
+        batch_sampler=LengthBatches(examples.lengths, batch_size, shuffle=shuffle, seed=seed),
         collate_fn=_as_is,
         num_workers=num_workers,
         pin_memory=pin_memory,

@@ -7,12 +7,13 @@ check runs the model itself: its outputs up to an event must stay the same, what
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lapse.models import SequenceModel
+from lapse.models.base import Model
 from lapse.rows import Rows
 from lapse.sequences import Batch, Sequences
 
@@ -27,7 +28,7 @@ class SeesTheFuture(ValueError):
     """A model that answers at every event uses events that have not happened yet."""
 
 
-def check_causality(model: SequenceModel, sequences: Sequences) -> None:
+def check_causality(model: Model[Any], sequences: Sequences) -> None:
     """Raise `SeesTheFuture` if the model's answers change with inputs, gaps or lengths that come later.
 
     Args:
@@ -66,7 +67,7 @@ def _steps_to_check(batch: Batch) -> list[int]:
 
 
 @torch.no_grad()
-def _check_up_to(model: SequenceModel, batch: Batch, step: int) -> None:
+def _check_up_to(model: Model[Any], batch: Batch, step: int) -> None:
     going_on = batch.lengths > step + 1  # a sequence that ends before has nothing that comes later
 
     def answers_of(batch: Batch) -> Tensor:

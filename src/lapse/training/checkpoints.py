@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lapse.models import SequenceModel
+from lapse.models.base import Data, Model
 from lapse.sequences import Sequences
 from lapse.stored_config import without_absent_fields
 from lapse.training.config import TrainConfig
@@ -110,9 +110,7 @@ def _read(path: Path) -> dict[str, Any]:
     return state
 
 
-def identity(
-    model: SequenceModel, train: Sequences, validation: Sequences, config: TrainConfig
-) -> dict[str, str]:
+def identity(model: Model[Data], train: Data, validation: Data, config: TrainConfig) -> dict[str, str]:
     """Digests of what a training is a function of: its settings, its model before training, and its data.
 
     Epochs and patience are left out: they only decide when it stops.
@@ -121,10 +119,11 @@ def identity(
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     described = [dataclasses.asdict(model.config), model.schema.config(), model.head.config(), shapes]
     measured = [buffer.cpu().numpy() for _, buffer in sorted(model.named_buffers())]
+    parts = (*model.parts(train), *model.parts(validation))
     return {
         "settings": _digest(json.dumps(settings, sort_keys=True).encode()),
         "model": _digest(json.dumps(described, sort_keys=True).encode(), *measured),
-        "data": _digest(*_arrays(train), *_arrays(validation)),
+        "data": _digest(*(array for part in parts for array in _arrays(part))),
     }
 
 

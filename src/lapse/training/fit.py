@@ -16,8 +16,7 @@ import torch
 
 from lapse.extras import extra
 from lapse.heads import NonFiniteError
-from lapse.models import SequenceModel
-from lapse.sequences import Sequences
+from lapse.models.base import Data, Model
 from lapse.training.causality import check_causality
 from lapse.training.checkpoints import Checkpoints, identity
 from lapse.training.config import TrainConfig
@@ -42,9 +41,9 @@ class Fitted:
 
 
 def fit(
-    model: SequenceModel,
-    train: Sequences,
-    validation: Sequences,
+    model: Model[Data],
+    train: Data,
+    validation: Data,
     config: TrainConfig | None = None,
     *,
     folder: str | Path | None = None,
@@ -64,8 +63,8 @@ def fit(
 
     Args:
         model: what is trained; its head says what the targets, the loss and the metrics are.
-        train: the sequences to learn from.
-        validation: the sequences that choose the best epoch, by the first metric of the head.
+        train: the data to learn from: `Sequences`, or `Cuts` for a `Forecaster`.
+        validation: the data that choose the best epoch, by the first metric of the head.
         config: the settings; None for the defaults.
         folder: where checkpoints and `metrics.csv` go. Training goes on from the last whole epoch that is found there,
             if it belongs to the same data, model and settings; otherwise it raises `OtherTraining`. More epochs than
@@ -88,7 +87,7 @@ def fit(
     folder = None if folder is None else Path(folder)
     train, validation = model.conform(train), model.conform(validation)
     _check(model, train, validation)
-    model.head.balance(train if config.class_weights else None)
+    model.head.balance(model.asked(train) if config.class_weights else None)
     if restart and folder is not None:
         Checkpoints(folder).clear()
     belongs = None if folder is None else identity(model, train, validation, config)
@@ -113,35 +112,35 @@ def fit(
 
 
 @torch.no_grad()
-def evaluate(model: SequenceModel, sequences: Sequences, batch_size: int = 512) -> dict[str, float]:
+def evaluate(model: Model[Data], data: Data, batch_size: int = 512) -> dict[str, float]:
     """The loss and the metrics of a trained model, as its head computes them.
 
     Args:
         model: the model; it is left in the mode it was in.
-        sequences: sequences with targets; they are brought into the form of the training table first.
+        data: sequences or cuts with targets; they are brought into the form of the training table first.
         batch_size: how many sequences go through the model at a time; it does not change the figures.
     """
     head, device = model.head, next(model.parameters()).device
-    sequences = model.conform(sequences)
-    head.targets_of(sequences)
+    data = model.conform(data)
+    head.targets_of(model.asked(data))
     scores = head.scores()
     with model.evaluating():
-        for batch in sequences.batches(batch_size, shuffle=False):
+        for batch in data.batches(batch_size, shuffle=False):
             moved = batch.to(device)
-            scores.add(model(moved), head.targets(moved))
+            scores.add(model(moved), model.targets(moved))
     return scores.values()
 
 
-def _check(model: SequenceModel, train: Sequences, validation: Sequences) -> None:
+def _check(model: Model[Data], train: Data, validation: Data) -> None:
     """Refuse what could only fail, or mislead, after an epoch of work."""
     head, metric = model.head, model.head.metrics[0].name
-    if math.isnan(head.baseline(train, validation)[metric]):
+    if math.isnan(head.baseline(model.asked(train), model.asked(validation))[metric]):
         raise ValueError(
             f"{metric} is not defined on the validation split, since all its targets are the same; choose another "
             "metric, or a split with different targets"
         )
-    if head.per_step:
-        check_causality(model, train)
+    if model.could_see_ahead:
+        check_causality(model, model.asked(train))
 
 
 def _trainer(config: TrainConfig, devices: int, nodes: int, callbacks: list[Any]) -> Any:
@@ -167,7 +166,7 @@ def _trainer(config: TrainConfig, devices: int, nodes: int, callbacks: list[Any]
 
 
 @contextmanager
-def _good_weights(model: SequenceModel, record: Record) -> Iterator[None]:
+def _good_weights(model: Model[Any], record: Record) -> Iterator[None]:
     """Whatever ends a training, the model is left in evaluation mode, and with weights that are finite."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     try:

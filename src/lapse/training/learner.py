@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lapse.heads import NonFiniteError
-from lapse.models import SequenceModel
+from lapse.models.base import Model
 from lapse.sequences import Batch
 from lapse.solvers import SolverError
 from lapse.training.averaging import evaluated_weights
@@ -20,14 +20,14 @@ from lapse.training.randomness import own_random
 
 
 class Learner(L.LightningModule):
-    """Loss, optimiser and validation of a `lapse.models.SequenceModel`, for Lightning's Trainer.
+    """Loss, optimiser and validation of a `lapse.models.Model`, for Lightning's Trainer.
 
     Args:
         model: the model that is trained; its head says what the loss and the metrics are.
         config: how it is trained.
     """
 
-    def __init__(self, model: SequenceModel, config: TrainConfig) -> None:
+    def __init__(self, model: Model[Any], config: TrainConfig) -> None:
         super().__init__()
         self.model = model
         self.config = config
@@ -74,7 +74,7 @@ class Learner(L.LightningModule):
         with own_random(self.config.seed, self.current_epoch, index, self.global_rank):
             seen = hidden(batch, self.config.hide) if self.config.hide else batch
             output = self._predict(seen, index)
-        targets = head.targets(batch)
+        targets = self.model.targets(batch)
         # A sum can be averaged over processes, a mean cannot.
         total = head.loss(output, targets).sum()
         if not bool(torch.isfinite(total)):
@@ -158,8 +158,7 @@ class Learner(L.LightningModule):
         self._evaluated.swap()
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        head = self.model.head
-        self.scores.add(self.model(batch), head.targets(batch))
+        self.scores.add(self.model(batch), self.model.targets(batch))
 
     def on_validation_epoch_end(self) -> None:
         self._evaluated.swap()

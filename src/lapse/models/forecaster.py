@@ -1,0 +1,232 @@
+"""Values at any time: the state of an encoder flows from the last event to the time that is asked about."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from lapse import heads
+from lapse.encoders import Observations
+from lapse.heads import Head, Targets
+from lapse.models.base import Model, check_finite, static_size
+from lapse.models.config import ModelConfig
+from lapse.models.predictions import Predictions
+from lapse.models.readout import Present, Readout
+from lapse.models.schema import Schema
+from lapse.models.summaries import latest_observed
+from lapse.sequences import CutBatch, Cuts, Sequences
+
+# A forecast bends with the gap and with the last values together, which one affine map cannot say.
+DEFAULTS: dict[str, Any] = {"readout": "mlp", "readout_size": 64}
+
+
+class Forecaster(Model[Cuts]):
+    """A model of what the features will be at any time after the events that are known.
+
+        h(t) = the state after the last event, having flowed through t − t_last without another event
+        output(t) = last observed values + readout(h(t), t − t_last, last values and their age)
+
+    An encoder that flows (`Encoder.flows`) moves its state to the time that is asked about; any other keeps it. The
+    readout is told the gap in both cases, so that every model can forecast. It starts at zero: an untrained forecaster
+    says that nothing changes. All queries of a batch are answered in one call.
+
+    Args:
+        schema: the form of the training table.
+        head: what is asked: numbers, gaussian or quantiles, one answer per event, with a name of a feature per column.
+        config: everything else that a user chooses; None for a readout with hidden units.
+    """
+
+    format = "lapse.Forecaster/1"
+    usage = "model.predict(sequences, ahead=[1, 2, 5])"
+    calibration: Tensor
+
+    def __init__(self, schema: Schema, head: Head, config: ModelConfig | None = None) -> None:
+        config = config or ModelConfig(**DEFAULTS)
+        _check_config(config)
+        super().__init__(schema, head, config)
+        self.present = Present(_columns(schema, head))
+        inputs = len(schema.inputs) * (3 if schema.missing else 1)
+        static = static_size(config, schema, "head")
+        width = self.encoder.output_size + 1 + inputs + static
+        self.readout = Readout(config.readout, width, head.width, config.readout_size)
+        self.readout.start_at_zero()
+        self.register_buffer("calibration", torch.zeros(head.width))
+
+    @classmethod
+    def for_data(cls, train: Cuts, head: Head | str = "quantiles", **settings: Any) -> Forecaster:
+        """An untrained forecaster; what is measured on training data is measured.
+
+        Args:
+            train: cuts of the training split, and nothing else.
+            head: what is asked: a head, or the name of one: "numbers", "gaussian" or "quantiles".
+            settings: fields of `ModelConfig`.
+        """
+        asked = head if isinstance(head, Head) else heads.for_data(train.queries, head)
+        model = cls(Schema.of(train.sequences), asked, ModelConfig(**DEFAULTS | settings))
+        model.measure(train)
+        return model
+
+    def measure(self, train: Cuts) -> None:
+        """Take scales, unit of time and the scale of the targets from the training split.
+
+        Args:
+            train: cuts of the training split, and nothing else.
+        """
+        train = self.conform(train)
+        self.preprocessing.measure(train.sequences)
+        self.encoder.set_input_mean(self.preprocessing.filled)
+        self.head.measure(train.queries)
+
+    def conform(self, data: Cuts) -> Cuts:
+        sequences, queries = self.schema.conform(data.sequences), self.schema.in_unit(data.queries)
+        if sequences is data.sequences and queries is data.queries:
+            return data
+        return dataclasses.replace(data, sequences=sequences, queries=queries)
+
+    def asked(self, data: Cuts) -> Sequences:
+        return data.queries
+
+    def parts(self, data: Cuts) -> tuple[Sequences, ...]:
+        return data.history, data.queries
+
+    @property
+    def could_see_ahead(self) -> bool:
+        """Never: what comes after a cut is not in the batch."""
+        return False
+
+    @property
+    def sentence(self) -> str:
+        names = ", ".join(_names(self.head))
+        return f"{self.head.question} at any time ({names})"
+
+    def targets(self, batch: CutBatch) -> Targets:
+        return self.head.targets(batch.queries)
+
+    def forward(self, batch: CutBatch) -> Tensor:
+        """Raw outputs (Q, width), one row per query; the head says what they mean.
+
+        Args:
+            batch: a batch of cuts that `conform` returned.
+        """
+        row = batch.queries.rows.row.to(batch.spans.device)
+        observations = self.preprocessing(batch)
+        spans = batch.spans.to(observations.timespans.dtype) / self.preprocessing.time_unit
+        dropped = dataclasses.replace(observations, values=self.input_dropout(observations.values))
+        state = self.state_dropout(self.encoder.after(dropped, spans, row))
+        seen = [state, spans.log1p().unsqueeze(1), self._latest(observations, spans, row)]
+        if static_size(self.config, self.schema, "head"):
+            assert observations.static is not None, "the width of the static features was checked"
+            seen.append(observations.static.index_select(0, row))
+        last = self.present(batch, self.preprocessing.fill).index_select(0, batch.rows.last.to(row.device))
+        change: Tensor = self.readout(torch.cat(seen, -1), observations)
+        return self.head.certain(last).index_select(0, row) + change + self.calibration
+
+    def _latest(self, observations: Observations, spans: Tensor, row: Tensor) -> Tensor:
+        """(Q, F) last values; where features may be missing (Q, 3F): also their age, and whether there is any."""
+        rows, values = observations.rows, observations.values
+        last = rows.last.to(values.device)
+        if observations.observed is None:
+            return values.index_select(0, last).index_select(0, row)
+        seen = observations.observed > 0
+        place = latest_observed(seen, rows).index_select(0, last)  # (B, F)
+        times = observations.times
+        age = times.index_select(0, last).unsqueeze(1) - times[place]
+        found = torch.cat([values.gather(0, place), seen.gather(0, place).to(values)], -1)
+        age_then = age.index_select(0, row) + spans.unsqueeze(1)
+        return torch.cat([found.index_select(0, row), age_then.log1p()], -1)
+
+    def calibrate(self, validation: Cuts) -> None:
+        """Shift the answers so that they keep what they promise on data that was not trained on.
+
+        Quantiles then have their share of these targets below them. Plain numbers promise nothing and stay the same.
+
+        Args:
+            validation: cuts with targets.
+        """
+        validation = self.conform(validation)
+        targets = self.head.targets_of(validation.queries)
+        self.calibration += self.head.calibration(self.gathered(validation, 512).cpu(), targets).to(
+            self.calibration
+        )
+
+    def predict(
+        self,
+        sequences: Sequences,
+        times: Sequence[ArrayLike] | ArrayLike | None = None,
+        *,
+        ahead: ArrayLike | None = None,
+        batch_size: int = 512,
+    ) -> Predictions:
+        """Answers for any times, one row per query: the sequences in their order, the times of each as they were given.
+
+        Args:
+            sequences: what is known; they are brought into the form of the training table first.
+            times: the times that are asked about, in the unit of the sequences: one list per sequence, or one list for
+                all. Each answer is made of the events up to its time, and of no later one.
+            ahead: instead, how long after the last event of each sequence.
+            batch_size: how many sequences are computed at a time; it has no effect on the answers.
+        """
+        cuts = asked_about(sequences, times, ahead)
+        output = self.outputs(cuts, batch_size=batch_size)
+        queries = cuts.queries
+        assert queries.ids is not None
+        ids = queries.ids.repeat(queries.lengths)
+        check_finite(output, ids)
+        return Predictions(ids, queries.times, self.head.predict(output))
+
+    def outputs(self, cuts: Cuts, *, batch_size: int = 512) -> Tensor:
+        """Raw outputs (Q, width) for any cuts, one row per query in their order; targets are not looked at.
+
+        Args:
+            cuts: what to answer; they are brought into the form of the training table first.
+            batch_size: how many cuts are computed at a time.
+        """
+        return self.gathered(self.conform(cuts), batch_size)
+
+
+def asked_about(
+    sequences: Sequences, times: Sequence[ArrayLike] | ArrayLike | None, ahead: ArrayLike | None
+) -> Cuts:
+    """The cuts for either times or spans after the last event, see `Forecaster.predict`."""
+    if times is not None and ahead is None:
+        return Cuts.at(sequences, times)
+    if times is None and ahead is not None:
+        return Cuts.ahead(sequences, ahead)
+    raise ValueError("say when: give either times, or ahead for times after the last event")
+
+
+def _names(head: Head) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(head, "names", ())
+    return names
+
+
+def _columns(schema: Schema, head: Head) -> list[int]:
+    """The positions of the features that are asked for."""
+    numbers = [column.name for column in schema.features if column.words is None]
+    names = _names(head)
+    if not head.per_step or not names or (unknown := [name for name in names if name not in numbers]):
+        asked = f"{unknown[0]!r}" if head.per_step and names else head.sentence
+        raise ValueError(
+            f"a forecaster answers with numbers for features, once per event, and this head asks for {asked}; "
+            f"name some of {numbers} in it, with per_step=True"
+        )
+    columns = [schema.inputs.index(name) for name in names]
+    head.certain(torch.zeros(1, len(columns)))  # refuses a head that does not answer with numbers
+    return columns
+
+
+def _check_config(config: ModelConfig) -> None:
+    other = {
+        "pooling": config.pooling != "last",
+        "summaries": config.summaries,
+        "readout_input": config.readout_input,
+        "difference": bool(config.difference),
+        "static='table'": "table" in config.static,
+    }
+    if used := [name for name, is_used in other.items() if is_used]:
+        raise ValueError(f"{used[0]} is for a SequenceModel; a Forecaster has a readout of its own")

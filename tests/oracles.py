@@ -255,6 +255,20 @@ class AutonomousODELSTM(LSTM, MLPFlow):
         return h, (h, state[1])
 
 
+class JumpODELSTM(LSTM, CTRNN):
+    """h follows the CT-RNN's equation through the gap, driven by the memory c; then (c, h) = LSTM(x, (c, h))."""
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        flowed, (_, c) = self.flow(state, gap)
+        c, h = self.lstm(x, flowed, c)
+        return h, (h, c)
+
+    def flow(self, state: State, gap: float) -> tuple[Vector, State]:
+        h, c = state
+        h = self.follow(c, h, gap)
+        return h, (h, c)
+
+
 class CoupledLSTMODERNN(LSTM, ODERNN):
     """An LSTM sees the ODE-RNN's previous output, the ODE-RNN the LSTM's; the outputs are summed."""
 

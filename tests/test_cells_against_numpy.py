@@ -63,6 +63,10 @@ CASES = {
     "ode-lstm autonomous": Case(
         recurrent.AutonomousODELSTMCell, oracles.AutonomousODELSTM, oracles.euler(4), None, EXPLICIT_GAP
     ),
+    "ode-lstm jump": Case(recurrent.JumpODELSTMCell, oracles.JumpODELSTM, oracles.exponential(4)),
+    "ode-lstm jump, euler": Case(
+        recurrent.JumpODELSTMCell, oracles.JumpODELSTM, oracles.euler(4), PAPER_EULER, EXPLICIT_GAP
+    ),
     "ct-rnn": Case(recurrent.CTRNNCell, oracles.CTRNN, oracles.exponential(4)),
     "ct-rnn, paper": Case(recurrent.CTRNNCell, oracles.CTRNN, oracles.rk4(3), PAPER_RK4, EXPLICIT_GAP),
     "ct-rnn, heun": Case(

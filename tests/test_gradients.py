@@ -39,7 +39,15 @@ from lapse.gradients.theorems import (
     solution_jacobians,
     start_near_zero,
 )
-from lapse.recurrent import AugmentedLSTMCell, Cell, CTRNNCell, GRUDCell, ODELSTMCell, ODERNNCell
+from lapse.recurrent import (
+    AugmentedLSTMCell,
+    Cell,
+    CTRNNCell,
+    GRUDCell,
+    JumpODELSTMCell,
+    ODELSTMCell,
+    ODERNNCell,
+)
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Adjoint, FixedStep, Tableau
 
 CELLS = {"damped": CTRNNCell, "undamped": ODERNNCell}
@@ -228,9 +236,11 @@ def ode_lstm(size: int = 8) -> ODELSTMCell:
     return ODELSTMCell(4, size).double()
 
 
+@pytest.mark.parametrize("kind", [ODELSTMCell, JumpODELSTMCell])
 @pytest.mark.parametrize("gap", [0.0, 0.1, 1.0, 1000.0])
-def test_theorem_3_the_memory_keeps_sigma_of_the_forget_bias_whatever_the_gap(gap):
-    cell = ode_lstm()
+def test_theorem_3_the_memory_keeps_sigma_of_the_forget_bias_whatever_the_gap(gap, kind):
+    torch.manual_seed(0)
+    cell = kind(4, 8).double()
     start_near_zero(cell)
     torch.manual_seed(2)
     state = tuple(torch.randn(3, 8, dtype=torch.float64) for _ in range(2))

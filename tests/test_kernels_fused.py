@@ -37,6 +37,8 @@ DAMPED: list[Solver | None] = [*EXPLICIT, Exponential(4), Exponential(1, order=2
 SOLVERS: dict[type[Cell], list[Solver | None]] = {
     recurrent.ODELSTMCell: [*DAMPED, FixedStep(DOPRI5, 1)],
     recurrent.AutonomousODELSTMCell: EXPLICIT,
+    # Its fastest units need short explicit steps, or rounding grows with every one of them.
+    recurrent.JumpODELSTMCell: [FixedStep(EULER, 16), FixedStep(RK4, 8), *DAMPED[3:]],
     recurrent.CTRNNCell: DAMPED,
     recurrent.ODERNNCell: EXPLICIT,
     recurrent.JumpODERNNCell: EXPLICIT,

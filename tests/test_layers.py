@@ -77,7 +77,7 @@ def test_any_cell_can_be_stacked():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"form": "drivn"}, "form must be one of 'driven', 'autonomous', got 'drivn'"),
+        ({"form": "drivn"}, "form must be one of 'driven', 'autonomous', 'jump', got 'drivn'"),
         ({"solver": "rk5"}, "solver must be one of 'euler'.*got 'rk5'"),
         ({"num_layers": 0}, "num_layers must be a whole number of at least 1, got 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),

@@ -25,6 +25,7 @@ from lapse.recurrent.ltc import LTC as LTC
 from lapse.recurrent.ltc import LTCCell as LTCCell
 from lapse.recurrent.ode_lstm import ODELSTM as ODELSTM
 from lapse.recurrent.ode_lstm import AutonomousODELSTMCell as AutonomousODELSTMCell
+from lapse.recurrent.ode_lstm import JumpODELSTMCell as JumpODELSTMCell
 from lapse.recurrent.ode_lstm import ODELSTMCell as ODELSTMCell
 from lapse.recurrent.ode_rnn import ODERNN as ODERNN
 from lapse.recurrent.ode_rnn import JumpODERNNCell as JumpODERNNCell

@@ -114,6 +114,28 @@ class DampedTanhField(TanhField):
         p.solve(solver, _TanhSlopes(p, p.size(out), name, drive, damped=True), y, out)
 
 
+class RelaxingField(DampedTanhField):
+    """A `DampedTanhField` that starts as dh/dt = τ ⊙ (tanh(W x + R h + b) − h) with time constants of all sizes.
+
+    Every unit goes towards a target of its own at a rate of its own. The rates start between 0.1 and 10 per unit of
+    time, evenly on a logarithmic scale, since units of one rate cannot tell short gaps from long ones. The biases start
+    within ±1, since all targets would be the same without them. Targets lie within ±1, as the outputs of an LSTM do, so
+    that no gap takes the state out of its usual range.
+
+    Args:
+        input_size: The width of x.
+        hidden_size: The width of the state h.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        rates = 10.0 ** (2 * (torch.arange(hidden_size) + 0.5) / hidden_size - 1)
+        with torch.no_grad():
+            self.decay.copy_(rates + torch.log(-torch.expm1(-rates)))  # whose softplus they are
+            self.scale.copy_(rates)
+            self.gates.bias.uniform_(-1.0, 1.0)
+
+
 class _TanhSlopes:
     """s ⊙ tanh(drive + R h) − τ ⊙ h as operations; without τ if not `damped`."""
 

@@ -435,6 +435,60 @@ class PureCfC(CfC):
         return -level * np.exp(-gap * (softplus(self.w["decay"]) + np.abs(f))) * f + level
 
 
+class DrivenMemory(LSTM):
+    """(c, h') = LSTM(x, (c, h)); another cell takes h' as its input."""
+
+    other: type[Oracle] = CTRNN
+
+    def flowing(self) -> Oracle:
+        """The other cell, with its own weights under its own names."""
+        own = {name.removeprefix("flowing."): w for name, w in self.w.items() if name.startswith("flowing.")}
+        return self.other(own, self.n, self.solve)
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        h, c = state
+        c, proposal = self.lstm(x, h, c)
+        h, _ = self.flowing().step(proposal, (h,), gap)
+        return h, (h, c)
+
+    def flow(self, state: State, gap: float) -> tuple[Vector, State]:
+        h, c = state
+        h, _ = self.flowing().flow((h,), gap)
+        return h, (h, c)
+
+
+class CarriedMemory(DrivenMemory):
+    """(c, h') = LSTM(x, (c, h)); another cell starts from h'."""
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        h, c = state
+        c, proposal = self.lstm(x, h, c)
+        h, _ = self.flowing().step(x, (proposal,), gap)
+        return h, (h, c)
+
+
+class JumpMemory(DrivenMemory):
+    """Another cell takes c as its input over the gap; then (c, h) = LSTM(x, (c, h⁻))."""
+
+    def flow(self, state: State, gap: float) -> tuple[Vector, State]:
+        h, c = state
+        h, _ = self.flowing().step(c, (h,), gap)
+        return h, (h, c)
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        h, (_, c) = self.flow(state, gap)
+        c, h = self.lstm(x, h, c)
+        return h, (h, c)
+
+
+class CfCMemory(DrivenMemory):
+    other = CfC
+
+
+class CarriedCfCMemory(CarriedMemory):
+    other = CfC
+
+
 class LTC(Oracle):
     """Hasani et al. (2021), Algorithm 1: c dh/dt = g_l (h_l − h) + Σ w σ(γ (v − μ)) (E − h), synapse by synapse."""
 

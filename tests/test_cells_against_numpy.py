@@ -98,6 +98,28 @@ CASES = {
     "cfc, no backbone": Case(recurrent.CfCCell, oracles.CfC, gaps=GATED_GAP, options={"backbone_layers": 0}),
     "cfc no-gate": Case(recurrent.NoGateCfCCell, oracles.NoGateCfC, gaps=GATED_GAP, options=SMALL),
     "cfc pure": Case(recurrent.PureCfCCell, oracles.PureCfC, options=SMALL),
+    "cfc-mm": Case(recurrent.CfCMemoryCell, oracles.CfCMemory, gaps=GATED_GAP, options=SMALL),
+    "cfc-mm carried": Case(
+        recurrent.CarriedCfCMemoryCell, oracles.CarriedCfCMemory, gaps=GATED_GAP, options=SMALL
+    ),
+    "driven memory": Case(
+        recurrent.DrivenMemoryCell,
+        oracles.DrivenMemory,
+        oracles.exponential(4),
+        options={"flow": recurrent.CTRNNCell},
+    ),
+    "jump memory": Case(
+        recurrent.JumpMemoryCell,
+        oracles.JumpMemory,
+        oracles.exponential(4),
+        options={"flow": recurrent.CTRNNCell},
+    ),
+    "carried memory": Case(
+        recurrent.CarriedMemoryCell,
+        oracles.CarriedMemory,
+        oracles.exponential(4),
+        options={"flow": recurrent.CTRNNCell},
+    ),
     "ltc": Case(recurrent.LTCCell, oracles.LTC),
     "ltc, exponential": Case(
         recurrent.LTCCell, oracles.ExponentialLTC, oracles.exponential(4), Exponential(4)

@@ -50,6 +50,11 @@ SOLVERS: dict[type[Cell], list[Solver | None]] = {
     recurrent.CTLSTMCell: [None],
     recurrent.PhasedLSTMCell: [None],
     recurrent.AugmentedLSTMCell: [None],
+    recurrent.CfCCell: [None],
+    recurrent.NoGateCfCCell: [None],
+    recurrent.PureCfCCell: [None],
+    recurrent.CfCMemoryCell: [None],
+    recurrent.CarriedCfCMemoryCell: [None],
 }
 CASES = [pytest.param(c, s, id=f"{c.__name__}-{s}") for c, solvers in SOLVERS.items() for s in solvers]
 DEFAULTS = [pytest.param(c, s[-1], id=c.__name__) for c, s in SOLVERS.items()]

@@ -84,6 +84,42 @@ def test_cfc(form: str, mode: str, activation: str, layers: int) -> None:
     torch.testing.assert_close(ours(x, timespans=gaps)[0], expected, rtol=1e-10, atol=1e-12)
 
 
+def lstm_weights(theirs: nn.Module) -> dict[str, Tensor]:
+    """The weights of an ncps `LSTMCell` by our names; its order is z, i, f, o, and its forget gate adds 1."""
+    given = theirs.state_dict()
+
+    def turned(values: Tensor) -> Tensor:
+        z, i, f, o = values.chunk(4)
+        return torch.cat([i, f, z, o])
+
+    bias = turned(given["input_map.bias"])
+    bias[HIDDEN : 2 * HIDDEN] += 1.0
+    return {
+        "gates.weight_ih": turned(given["input_map.weight"]),
+        "gates.weight_hh": turned(given["recurrent_map.weight"]),
+        "gates.bias": bias,
+    }
+
+
+def test_mixed_memory() -> None:
+    theirs = ncps.CfC(INPUT, HIDDEN, mixed_memory=True, backbone_units=7, backbone_layers=2).double()
+    random_weights(theirs)
+    options = {"form": "carried", "backbone_units": 7, "backbone_layers": 2}
+    ours = lapse.CfCMixedMemory(INPUT, HIDDEN, dtype=torch.float64, **options)  # type: ignore[arg-type]
+    flowing = {f"flowing.{name}": weight for name, weight in cfc_weights(theirs.rnn_cell).items()}
+    ours.cells[0].load_state_dict(lstm_weights(theirs.lstm) | flowing)
+    x, gaps = example()
+    h = c = torch.zeros(ROWS, HIDDEN, dtype=torch.float64)
+    expected = []
+    for t in range(STEPS):  # their own loop takes one gap for all rows
+        h, c = theirs.lstm(x[:, t], (h, c))
+        h, _ = theirs.rnn_cell(x[:, t], h, gaps[:, t : t + 1])
+        expected.append(h)
+    output, (_, c_n) = ours(x, timespans=gaps)
+    torch.testing.assert_close(output, torch.stack(expected, 1), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(c_n[0], c, rtol=1e-10, atol=1e-12)
+
+
 def ltc_weights(theirs: nn.Module) -> dict[str, Tensor]:
     """The weights of an ncps `LTCCell` by our names; its map of the inputs is taken into the synapses."""
     given = theirs.state_dict()

@@ -40,6 +40,24 @@ class Builder(Program):
         written.program(self, slopes, y, out)
         self.emit("Check", out)
 
+    def terms(self, name: str, rows: int, sources: Sequence[int], segments: int = 1) -> list[tuple[int, int]]:
+        """The terms of `linear` for a weight whose columns are those of several registers, side by side.
+
+        Args:
+            name: The name of the weight as an attribute of the cell.
+            rows: The number of rows of each matrix.
+            sources: The registers that the input is made of.
+            segments: The number of matrices, one below the other.
+        """
+        found, offset, stride = [], 0, sum(self.size(x) for x in sources)
+        for x in sources:
+            columns = self.size(x)
+            found.append(
+                (x, self.matrix(name, rows, columns, segments=segments, stride=stride, offset=offset))
+            )
+            offset += columns
+        return found
+
     def combine(
         self,
         steps: int,

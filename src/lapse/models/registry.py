@@ -28,6 +28,7 @@ MODELS: dict[str, Model] = {
     "ode-lstm": recurrent.ODELSTM,
     "ltc": recurrent.LTC,
     "cfc": recurrent.CfC,
+    "cfc-mm": recurrent.CfCMixedMemory,
 }
 
 

@@ -23,6 +23,13 @@ from lapse.recurrent.gru_ode import GRUODE as GRUODE
 from lapse.recurrent.gru_ode import GRUODECell as GRUODECell
 from lapse.recurrent.ltc import LTC as LTC
 from lapse.recurrent.ltc import LTCCell as LTCCell
+from lapse.recurrent.mixed_memory import CarriedCfCMemoryCell as CarriedCfCMemoryCell
+from lapse.recurrent.mixed_memory import CarriedMemoryCell as CarriedMemoryCell
+from lapse.recurrent.mixed_memory import CfCMemoryCell as CfCMemoryCell
+from lapse.recurrent.mixed_memory import CfCMixedMemory as CfCMixedMemory
+from lapse.recurrent.mixed_memory import DrivenMemoryCell as DrivenMemoryCell
+from lapse.recurrent.mixed_memory import JumpMemoryCell as JumpMemoryCell
+from lapse.recurrent.mixed_memory import MixedMemory as MixedMemory
 from lapse.recurrent.ode_lstm import ODELSTM as ODELSTM
 from lapse.recurrent.ode_lstm import AutonomousODELSTMCell as AutonomousODELSTMCell
 from lapse.recurrent.ode_lstm import JumpODELSTMCell as JumpODELSTMCell

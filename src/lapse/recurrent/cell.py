@@ -168,14 +168,8 @@ class Gates(nn.Module):
             sources: The registers that x is made of, side by side.
             h: The register of the state; without one, the operation is `drive`.
         """
-        size, widths = p.size(y), [p.size(x) for x in sources]
-        terms, offset = [], 0
-        for x, width in zip(sources, widths, strict=True):
-            weight = p.matrix(
-                f"{name}.weight_ih", size, width, segments=self.count, stride=sum(widths), offset=offset
-            )
-            terms.append((x, weight))
-            offset += width
+        size = p.size(y)
+        terms = p.terms(f"{name}.weight_ih", size, sources, self.count)
         if h != NONE:
             terms.append((h, p.matrix(f"{name}.weight_hh", size, size, segments=self.count)))
         p.linear(y, *terms, bias=p.vector(f"{name}.bias", size, self.count))

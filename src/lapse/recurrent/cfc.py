@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Literal, TypedDict, Unpack
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lapse.kernels.builder import BEFORE, Builder, NotCovered
 from lapse.palette import SOLID, Look
 from lapse.recurrent.cell import Cell, State, softplus_inverse
 from lapse.recurrent.rnn import RNN, LayerOptions, choose_form
@@ -28,6 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
 }
+OPERATIONS = {"lecun": "LeCunTanh", "silu": "SiLU", "tanh": "Tanh"}  # those that the fused loop has
 
 
 class BackboneOptions(TypedDict, total=False):
@@ -88,6 +90,27 @@ class Backbone(nn.Module):
             x = F.dropout(x, self.dropout, self.training)
         return x
 
+    def program(self, p: Builder, name: str, sources: Sequence[int]) -> Sequence[int]:
+        """Write the layers as operations.
+
+        Args:
+            p: The program of the cell.
+            name: The name of this module in the cell.
+            sources: The registers that [x, h] is made of.
+
+        Returns:
+            The registers that the result is made of.
+        """
+        if self.dropout or self.activation not in OPERATIONS:
+            raise NotCovered(f"no operations for {self.activation} with a dropout of {self.dropout}")
+        for i, width in enumerate(self.widths[1:]):
+            u, v = p.register(width), p.register(width)
+            terms = p.terms(f"{name}.weight_l{i}", width, sources)
+            p.linear(u, *terms, bias=p.vector(f"{name}.bias_l{i}", width))
+            p.emit(OPERATIONS[self.activation], v, u)
+            sources = [v]
+        return sources
+
     def extra_repr(self) -> str:
         return f"{' → '.join(map(str, self.widths))}, activation={self.activation!r}, dropout={self.dropout}"
 
@@ -132,6 +155,31 @@ class ClosedFormCell(Cell):
     def flow(self, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         return self.step(state[0].new_zeros(len(timespan), self.input_size), state, timespan)
 
+    @abstractmethod
+    def solution_program(self, p: Builder, prefix: str, heads: int, out: int) -> None:
+        """Write `solution` as operations.
+
+        Args:
+            p: The program.
+            prefix: What the names of this cell's weights begin with: nothing, or the name of the cell in another one.
+            heads: The first of the registers of the heads.
+            out: The register for the result.
+        """
+
+    def step_program(self, p: Builder, prefix: str, x: int, h: int, out: int) -> None:
+        """Write a step from the registers `x` and `h` to `out`; the other arguments are those of `solution_program`."""
+        sources = self.backbone.program(p, f"{prefix}backbone", [x, h])
+        count, size = self.heads_per_unit, self.hidden_size
+        heads = p.register(size, count)
+        terms = p.terms(f"{prefix}heads.weight", size, sources, count)
+        p.linear(heads, *terms, bias=p.vector(f"{prefix}heads.bias", size, count))
+        self.solution_program(p, prefix, heads, out)
+
+    def whole_program(self, p: Builder) -> None:
+        """Write a step from the input and the state, for the `program` of a form."""
+        x, h = p.input(self.input_size), p.state(self.hidden_size)
+        self.step_program(p, "", x, h | BEFORE, h)
+
 
 class CfCCell(ClosedFormCell):
     """CfC: a gate of the gap leads from one function of input and state to another.
@@ -156,6 +204,12 @@ class CfCCell(ClosedFormCell):
         g, k, a, b = heads.chunk(4, -1)
         return torch.lerp(torch.tanh(g), torch.tanh(k), torch.sigmoid(a * timespan + b))
 
+    def solution_program(self, p: Builder, prefix: str, heads: int, out: int) -> None:
+        p.emit("ClosedForm", *range(heads, heads + 4), out, numbers=[1])
+
+    def program(self, p: Builder) -> None:
+        self.whole_program(p)
+
 
 class NoGateCfCCell(ClosedFormCell):
     """CfC without the gate on its first part.
@@ -175,6 +229,12 @@ class NoGateCfCCell(ClosedFormCell):
     def solution(self, heads: Tensor, timespan: Tensor) -> Tensor:
         g, k, a, b = heads.chunk(4, -1)
         return torch.tanh(g) + torch.sigmoid(a * timespan + b) * torch.tanh(k)
+
+    def solution_program(self, p: Builder, prefix: str, heads: int, out: int) -> None:
+        p.emit("ClosedForm", *range(heads, heads + 4), out, numbers=[0])
+
+    def program(self, p: Builder) -> None:
+        self.whole_program(p)
 
 
 class PureCfCCell(ClosedFormCell):
@@ -202,6 +262,14 @@ class PureCfCCell(ClosedFormCell):
     def solution(self, heads: Tensor, timespan: Tensor) -> Tensor:
         rate = F.softplus(self.decay) + heads.abs()
         return self.level * (1 - heads * torch.exp(-rate * timespan))
+
+    def solution_program(self, p: Builder, prefix: str, heads: int, out: int) -> None:
+        rate = p.vector(f"{prefix}decay", self.hidden_size, transform="softplus")
+        level = p.vector(f"{prefix}level", self.hidden_size)
+        p.emit("PureSolution", heads, out, parameters=[rate, level])
+
+    def program(self, p: Builder) -> None:
+        self.whole_program(p)
 
 
 class CfC(RNN):

@@ -3,6 +3,7 @@
 // A new operation is a struct in one of the files in ops/, by family, and its name in the list below.
 #pragma once
 
+#include "ops/closed_form.h"
 #include "ops/ct_gru.h"
 #include "ops/elementwise.h"
 #include "ops/exponential.h"
@@ -23,7 +24,8 @@ namespace lapse {
   X(LSTM) X(MemoryDecay) X(MemoryUpdate)                                                                               \
   X(Reset) X(GRUSlope) X(GRUExponential) X(Blend) X(Fade) X(Impute)                                                    \
   X(Clock) X(Phase) X(PhasedBlend)                                                                                     \
-  X(TraceDecay) X(TraceRead) X(TraceStore)
+  X(TraceDecay) X(TraceRead) X(TraceStore)                                                                             \
+  X(LeCunTanh) X(SiLU) X(ClosedForm) X(PureSolution)
 
 enum Code : int32_t {
 #define LAPSE_CODE(name) k##name,

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format bench docs clean
+.PHONY: help setup demo test test-slow test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format wheel bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -55,6 +55,9 @@ torture: $(READY)  ## kills, full disks, flipped bits: for MINUTES=10; prints tr
 SECONDS ?= 60
 fuzz-data: $(READY)  ## random tables and damaged files, for SECONDS=60
 	PYTHONPATH=tests $(BIN)/python tests/test_fuzz.py $(SECONDS)
+
+wheel: $(READY)  ## a wheel with compiled kernels, and an sdist, in dist/
+	LAPSE_PREBUILT=1 $(BIN)/python -m hatchling build
 
 bench: $(READY)  ## speed against peers, as ratios in one run
 	$(BIN)/lapse bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import torch
 
 import lapse
 from lapse.kernels import build, native, program
+from lapse.kernels import compiler as compiling
 
 
 @pytest.fixture
@@ -165,7 +168,7 @@ def test_a_compiler_may_come_with_words_before_and_after(
 def test_an_odd_compiler_is_reported(
     action: str, message: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "PATIENCE", 2.0)
+    monkeypatch.setattr(compiling, "PATIENCE", 2.0)
     monkeypatch.setenv("CXX", str(compiler(fresh, action)))
     with pytest.warns(UserWarning, match=message):
         assert native.library() is None
@@ -265,7 +268,7 @@ def test_every_operation_of_the_sources_is_in_the_table() -> None:
     """A struct that is not in the list of csrc/ops.h could not be used."""
     declared = {
         name
-        for source in (build.SOURCES / "ops").iterdir()
+        for source in (compiling.SOURCES / "ops").iterdir()
         for name, rest in re.findall(r"^struct (\w+)(.*?)^};", source.read_text(), re.MULTILINE | re.DOTALL)
         if "static void forward(" in rest
     }
@@ -299,10 +302,73 @@ def test_a_program_with_the_wrong_number_of_operands_is_refused(operands: tuple[
 def test_a_change_of_any_source_makes_another_library(
     copying: Callable[[], int], fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "SOURCES", Path(shutil.copytree(build.SOURCES, fresh / "csrc")))
-    sources = [path for path in build.SOURCES.rglob("*") if path.is_file()]
+    monkeypatch.setattr(compiling, "SOURCES", Path(shutil.copytree(compiling.SOURCES, fresh / "csrc")))
+    sources = [path for path in compiling.SOURCES.rglob("*") if path.is_file()]
     paths = {build.build()}
     for source in sources:
         source.write_text(source.read_text() + "\n")
         paths.add(build.build())
     assert len(paths) == 1 + len(sources) == copying()
+
+
+@pytest.fixture
+def prebuilt(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library as a wheel brings it, and no compiler."""
+    folder = fresh / "prebuilt"
+    folder.mkdir()
+    monkeypatch.setattr(build, "PREBUILT", folder)
+    monkeypatch.setenv("PATH", str(fresh))
+    monkeypatch.delenv("CXX", raising=False)
+    mark = compiling.fingerprint((platform.machine(), build.level()))
+    return Path(shutil.copy(BUILT, folder / compiling.library_name(mark, BUILT)))
+
+
+def test_a_library_that_came_with_the_package_needs_no_compiler(prebuilt: Path) -> None:
+    assert build.library_file() == prebuilt
+    assert build.origin() == "prebuilt"
+    assert native.library() is not None
+
+
+def test_a_library_of_other_sources_or_another_level_or_damaged_is_not_taken(
+    prebuilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = compiling.fingerprint((platform.machine(), "another level"))
+    moved = prebuilt.rename(prebuilt.with_name(compiling.library_name(other, prebuilt)))
+    assert build.prebuilt(build.level()) is None
+    moved.rename(prebuilt)
+    prebuilt.write_bytes(prebuilt.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+        assert native.library() is None
+
+
+def test_flags_of_ones_own_are_compiled_with(prebuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_CXXFLAGS", "-DLAPSE_POISON")
+    with pytest.raises(build.Unavailable, match="no C\\+\\+ compiler"):
+        build.library_file()
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_fused_without_a_compiler(tmp_path: Path) -> None:
+    """Built as `make wheel` does, unpacked into an empty folder, with nothing on the path."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "LAPSE_PREBUILT": "1"},
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("lapse-*-py3-none-manylinux_2_*.whl")
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    code = """
+import torch, lapse
+from lapse.kernels import build
+with lapse.backend("fused"):
+    lapse.ODELSTM(2, 8)(torch.randn(3, 4, 2))
+print(lapse.__file__, build.origin(), build.level())
+"""
+    for level in compiling.LEVELS:
+        if tuple(compiling.LEVELS).index(level) > tuple(compiling.LEVELS).index(build.level()):
+            continue
+        shown = run(code, PYTHONPATH=str(installed), PATH=str(tmp_path), LAPSE_CPU=level, CXX="")
+        assert shown.stdout.split() == [str(installed / "lapse/__init__.py"), "prebuilt", level], shown.stderr

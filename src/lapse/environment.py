@@ -23,6 +23,6 @@ def describe(data_dir: Path | None = None) -> dict[str, str]:
         **{name: importlib.metadata.version(name) for name in ("torch", "numpy", "lightning", "pandas")},
         "cores": str(os.cpu_count()),
         "torch threads": str(torch.get_num_threads()),
-        "fused kernels": "none" if native.library() is None else build.level(),
+        "fused kernels": "none" if native.library() is None else f"{build.level()}, {build.origin()}",
         "data searched": ", ".join(str(folder) for folder in search_folders(data_dir)),
     }

@@ -1,47 +1,36 @@
-"""The compiled library's file: built once with the system's C++ compiler, verified whenever it is loaded.
+"""The compiled library's file: one that came with the package, or built once with the system's C++ compiler.
 
 It has a plain C interface and includes nothing of torch or Python, so it builds in seconds and suits any version of
 either. The file's name holds two hashes. The first is of the sources, the flags, the compiler and the processor's
 level: whatever changes makes another file. The second is of the file itself: one that is truncated or damaged is not
 loaded but built again. Files are put in place whole, so processes may race.
 
-Loading a library runs its code, so neither the file nor its folder may belong to, or be writable by, anyone but this
-user and the system's administrator.
+Loading a library runs its code, so neither a file built here nor its folder may belong to, or be writable by, anyone
+but this user and the system's administrator. One that came with the package is trusted as the Python beside it is.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
-import shlex
-import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import torch
 
 from lapse.cache import cache_folder, writing
+from lapse.kernels.compiler import (
+    LEVELS,
+    Unavailable,
+    command_for,
+    compile_to,
+    fingerprint,
+    library_name,
+    run,
+)
 
-SOURCES = Path(__file__).parent / "csrc"
-
-# By the names of torch.backends.cpu.get_cpu_capability(), which looks at the processor this runs on, from the lowest
-# to the highest. Elsewhere (ARM, old x86) the compiler's baseline: the sources use its vector types, not one
-# processor's instructions.
-LEVELS: dict[str, tuple[str, ...]] = {
-    "DEFAULT": (),
-    "AVX2": ("-mavx2", "-mfma"),
-    "AVX512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma"),
-}
-# Every loop begins a line of code: the products are faster for it, the most where two threads share a core.
-ALIGNED = ("-falign-functions=64", "-falign-loops=64")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", *ALIGNED, "-fPIC", "-shared", "-pthread", "-Wno-psabi")
-PATIENCE = 600.0  # seconds for the compiler, which needs some ten
-
-
-class Unavailable(RuntimeError):
-    """There is no compiled library, and why."""
+# Wheels bring libraries in this folder, see hatch_build.py; a checkout has none.
+PREBUILT = Path(__file__).parent / "prebuilt"
 
 
 def level() -> str:
@@ -57,44 +46,36 @@ def level() -> str:
     return asked
 
 
-def compiler() -> list[str]:
-    """The command of the C++ compiler: $CXX, which may have arguments of its own, or the first one found."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        words = _words("CXX", name or "")
-        if words and (path := shutil.which(words[0])):
-            return [path, *words[1:]]
-    raise Unavailable("no C++ compiler found (c++, g++, clang++ or $CXX)")
+def library_file() -> Path:
+    """The library's file, verified: the one of the package, unless $CXX or $LAPSE_CXXFLAGS ask for another."""
+    asked = os.environ.get("CXX") or os.environ.get("LAPSE_CXXFLAGS")
+    return (None if asked else prebuilt(level())) or build()
+
+
+def prebuilt(level: str) -> Path | None:
+    """The whole library for this machine and level that came with the package, made of the sources beside it."""
+    mark = fingerprint((platform.machine(), level))
+    return next((p for p in PREBUILT.glob(f"kernels-{mark}-*.so") if p.name == library_name(mark, p)), None)
+
+
+def origin() -> str:
+    """Where the library comes from, in a word for people."""
+    return "prebuilt" if library_file().parent == PREBUILT else "compiled here"
 
 
 def build() -> Path:
-    """The library's file, verified; compiled if there is none."""
-    command = [*compiler(), *FLAGS, *LEVELS[level()]]
-    command += _words("LAPSE_CXXFLAGS", os.environ.get("LAPSE_CXXFLAGS", ""))
-    fingerprint = _fingerprint(command)
+    """The library's file in the cache, verified; compiled if there is none."""
+    command = command_for(level())
+    mark = fingerprint((run([*command, "--version"]), platform.machine(), *command))
     try:
         folder = _private_folder()
-        if found := _verified(folder, fingerprint):
+        if found := _verified(folder, mark):
             return found
-        with writing(folder / f"kernels-{fingerprint}.so", locks=folder) as made:
+        with writing(folder / f"kernels-{mark}.so", locks=folder) as made:
             # Another process may have made it while this one waited.
-            return _verified(folder, fingerprint) or _compiled(command, made, folder)
+            return _verified(folder, mark) or _compiled(command, made, folder)
     except OSError as error:
         raise Unavailable(f"cannot write the compiled kernels: {error}") from error
-
-
-def _words(variable: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise Unavailable(f"cannot read {variable}={text}: {error}") from error
-
-
-def _fingerprint(command: list[str]) -> str:
-    digest = hashlib.sha256("\0".join((_run([*command, "--version"]), platform.machine(), *command)).encode())
-    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
-        name = source.relative_to(SOURCES).as_posix()
-        digest.update(name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _private_folder() -> Path:
@@ -121,44 +102,21 @@ def _check_owner(path: Path) -> None:
         )
 
 
-def _verified(folder: Path, fingerprint: str) -> Path | None:
+def _verified(folder: Path, mark: str) -> Path | None:
     """The file with this fingerprint whose contents have the hash of its name; damaged ones are removed."""
-    for path in sorted(folder.glob(f"kernels-{fingerprint}-*.so")):
+    for path in sorted(folder.glob(f"kernels-{mark}-*.so")):
         _check_owner(path)
-        if path.name == _name(fingerprint, path):
+        if path.name == library_name(mark, path):
             return path
         path.unlink(missing_ok=True)
     return None
 
 
-def _name(fingerprint: str, path: Path) -> str:
-    return f"kernels-{fingerprint}-{hashlib.sha256(path.read_bytes()).hexdigest()[:32]}.so"
-
-
 def _compiled(command: list[str], made: Path, folder: Path) -> Path:
-    _run([*command, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(made)])
+    compile_to(command, made)
     made.chmod(0o755)  # whatever the user's mask lets others do by default
-    path = folder / _name(made.stem.removeprefix("kernels-"), made)
+    path = folder / library_name(made.stem.removeprefix("kernels-"), made)
     with made.open("rb") as file:
         os.fsync(file.fileno())  # or a crash of the machine could leave the name without the contents
     made.replace(path)
     return path
-
-
-def _run(command: list[str]) -> str:
-    """What a command of the compiler prints; an error if it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-        )
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise Unavailable(f"{command[0]} failed: {error}") from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no message"]
-        raise Unavailable(f"{command[0]} failed: {said[0]}")
-    return done.stdout

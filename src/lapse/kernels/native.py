@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from lapse.kernels.backward import Backward, Kind
-from lapse.kernels.build import Unavailable, build
+from lapse.kernels.build import library_file
+from lapse.kernels.compiler import Unavailable
 from lapse.kernels.program import (
     BEFORE,
     MOST_SCALES,
@@ -107,7 +108,7 @@ LAYOUT = (
 def library() -> ctypes.CDLL | None:
     """The compiled kernels; None, with one line of notice, where they cannot be had."""
     try:
-        return _loaded(build())
+        return _loaded(library_file())
     except (Unavailable, OSError, AttributeError) as error:  # the last: it lacks a function
         warnings.warn(f"lapse runs without its fused kernels, several times slower: {error}", stacklevel=2)
         return None

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format wheel bench docs clean
+.PHONY: help setup demo test test-slow test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format wheel bench bench-short docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -76,6 +76,9 @@ format: $(READY)  ## rewrite the sources in the project's format
 .venv/.docs-ready: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
+
+bench-short: $(READY)  ## a few lines of the benchmark, and what moved since earlier runs
+	$(BIN)/lapse bench --only lstm --only latency --only ragged --repeats 7 --history results/bench.jsonl
 
 docs: .venv/.docs-ready  ## the documentation as a site, in site/; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

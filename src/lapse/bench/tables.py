@@ -12,14 +12,18 @@ from lapse.bench.race import Line, Settings
 from lapse.kernels import build
 
 
-def record(lines: list[Line], settings: Settings) -> dict[str, Any]:
-    """The results and the machine they are of, for JSON."""
-    machine = {
+def machine() -> dict[str, str]:
+    """What the ratios depend on beside the sources."""
+    return {
         "processor": platform.processor() or platform.machine(),
         "level": build.level(),
         "torch": torch.__version__,
     }
-    return {"settings": asdict(settings), "machine": machine, "lines": [asdict(one) for one in lines]}
+
+
+def record(lines: list[Line], settings: Settings) -> dict[str, Any]:
+    """The results and the machine they are of, for JSON."""
+    return {"settings": asdict(settings), "machine": machine(), "lines": [asdict(one) for one in lines]}
 
 
 COLUMNS = (

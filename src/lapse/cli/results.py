@@ -131,6 +131,12 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 15,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of the kernels.")] = 2,
     output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            help="Append the ratios to this file, say what moved, and draw them all on a page beside it."
+        ),
+    ] = None,
 ) -> None:
     """Speed against peers, as ratios measured in turns in one run.
 
@@ -139,6 +145,7 @@ def bench(
     Example: `lapse bench --only lstm --only authors --repeats 25`
     """
     from lapse import bench as speed
+    from lapse.bench.history import Entry, keep, read
     from lapse.models import registry
 
     sections = only or list(speed.SECTIONS)
@@ -148,6 +155,12 @@ def bench(
         known("--model", name, registry.layers(), registry.find_layer)
     if output is not None:
         writable_file("--json", output)
+    if history is not None:
+        writable_file("--history", history)
+        try:
+            earlier = read(history)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--history") from error
     settings = speed.Settings(repeats, threads, tuple(model or ()))
     lines = []
     with on_interrupt("nothing is kept of it; `--only SECTION` measures less"):
@@ -157,3 +170,6 @@ def bench(
     typer.echo(speed.markdown(lines), nl=False)
     if output is not None:
         output.write_text(json.dumps(speed.record(lines, settings), indent=1) + "\n")
+    if history is not None:
+        for move in keep(history, earlier, Entry.of(lines, settings)):
+            typer.echo(f"moved: {move.text}", err=True)

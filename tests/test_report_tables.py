@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from example_runs import write_failed, write_run, write_seeds, write_unfinished
 from lapse.cli import app
-from lapse.heads import Numbers
+from lapse.heads import Classes, Numbers
 from lapse.report import formats, theme
 from lapse.report.baselines import baselines, simple_features
 from lapse.report.collection import Collection, NoRuns, departures
@@ -162,13 +162,25 @@ def test_baselines_of_a_regression_by_hand() -> None:
     assert scores["persistence"] == pytest.approx(1.0)
     assert scores["linear"] == pytest.approx(0.0, abs=1e-6)
     assert "majority class" not in scores
+    assert scores["boosting"] == pytest.approx(1.25)  # four rows are too few for any leaf, so it is the mean
 
 
 def test_baselines_of_classes() -> None:
     scores = baselines(TASKS["mini-digits"], TASKS["mini-digits"].load())
     assert 9 < scores["majority class"] < 12
     assert scores["majority class"] + 10 < scores["linear"] < 60
-    assert set(scores) == {"majority class", "linear"}
+    assert scores["majority class"] + 10 < scores["boosting"] < 60
+    assert set(scores) == {"majority class", "linear", "boosting"}
+
+
+def test_boosting_sees_what_no_linear_map_can() -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(600, 2))
+    signs = (values[:, 0] * values[:, 1] > 0).astype(int)
+    data = Sequences.from_arrays(values[:, None], np.zeros((600, 1)), targets=signs)
+    task = replace(TASKS["mini-digits"], head=partial(Classes, (0, 1)))
+    scores = baselines(task, Splits(data[:400], data[400:500], data[500:]))
+    assert scores["boosting"] > scores["linear"] + 20
 
 
 def test_simple_features_count_observed_values_only() -> None:
@@ -188,7 +200,7 @@ def test_a_row_that_a_baseline_beats_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, RunConfig("mini-digits", "ode-rnn"), 10.0)
     table, splits = with_baselines(table_of(tmp_path))
     assert splits is not None
-    assert [row.name for row in table.baselines] == ["majority class", "linear"]
+    assert [row.name for row in table.baselines] == ["majority class", "linear", "boosting"]
     assert "No better than the baseline 'linear': ode-rnn." in table.notes
 
 
@@ -284,6 +296,6 @@ def test_the_tests_that_the_documentation_names_exist(named: str, key: str) -> N
 def test_the_documentation_names_every_baseline_and_format() -> None:
     from lapse.heads import HEADS
 
-    names = {head.baseline_name for head in HEADS.values()} | {"persistence", "linear"}
+    names = {head.baseline_name for head in HEADS.values()} | {"persistence", "linear", "boosting"}
     assert all(f"| {name} |" in DOCS for name in names)
     assert all(name in DOCS for name in formats.FORMATS if name != "rich")

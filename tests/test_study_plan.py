@@ -1,6 +1,7 @@
 """Studies in a file: what they describe, what is refused, and configs that outlive added fields."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,14 @@ def test_the_rate_rises_and_falls() -> None:
     assert factors[-1] == pytest.approx(0.01)
     constant = RunConfig.from_dict(OLD).train
     assert {constant.rate_factor(step, 10) for step in range(11)} == {1.0}
+
+
+def test_the_successors_study_is_one_that_can_be_done() -> None:
+    """Every setting of the file is one that its runs take; the widths need the data, which are not everywhere."""
+    plan = Plan.read(PAPER.with_name("successors.toml"))
+    for grid in plan.grids:
+        chosen = replace(grid, parameters=None).configs(
+            lambda task, model, seed, s: configure(task, model, plan.preset, seed, s)
+        )
+        assert {config.train.epochs for config in chosen} == {50}
+    assert [grid.parameters for grid in plan.grids] == [191_000, 90_000, 30_000, None, None, 26_000]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from lapse.estimators.trees import SETTINGS, from_arrays, grow_classes, grow_labels, grow_numbers
+from lapse.estimators.trees import FIT, SETTINGS, from_arrays, grow_classes, grow_labels, grow_numbers
 from lapse.heads import Classes, Labels, Numbers, Targets
 
 
@@ -59,6 +59,22 @@ def test_a_class_without_a_case_is_improbable():
     table, score = a_table()
     trees = grow_classes(table, known((score > 0).astype(int) * 2), Classes("abc"), 0)
     assert (Classes("abc").answer(torch.from_numpy(trees.outputs(table)))[:, 1] < 1e-2).all()
+
+
+@pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        (Classes("abc"), lambda score: np.digitize(score, [-0.5, 0.5])),
+        (Classes("abc"), lambda score: (score > 0).astype(int) * 2),
+        (Labels(["a", "b"]), lambda score: np.column_stack([score > 0, score > 1]).astype(np.float32)),
+        (Numbers(["a", "b"]), lambda score: np.column_stack([score, -score]).astype(np.float32)),
+    ],
+)
+def test_forests_answer_as_their_arrays_do(head, values):
+    table, score = a_table()
+    forests = FIT[head.config()["kind"]](table, known(values(score)), head, 0)
+    fresh, _ = a_table(seed=1)
+    np.testing.assert_allclose(forests.outputs(fresh), forests.trees().outputs(fresh), rtol=1e-6, atol=1e-9)
 
 
 def test_damaged_arrays_are_refused():

@@ -1,6 +1,7 @@
 """Tuning: trials are runs that never saw the test split, and a search can be taken up again."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,26 @@ def test_trials_that_break_down_are_not_the_end(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("lapse.tune.run_without_test", broken)
     with pytest.raises(TuningFailed, match=r"every trial failed; see error\.txt"):
         tune(small_config(), tmp_path, 2, space=SPACE)
+
+
+def test_a_trial_that_broke_down_counts_also_when_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose trainings break down gets no more trials than the others."""
+    ended: list[str] = []
+
+    def sometimes(config: Any, *args: Any, **kwargs: Any) -> Any:
+        if not ended:
+            raise NonFiniteError("loss is nan")
+        return SimpleNamespace(best_value=0.5)
+
+    monkeypatch.setattr("lapse.tune.run_without_test", sometimes)
+    for _ in range(2):
+        best = tune(
+            small_config(), tmp_path, 3, space=SPACE, after_trial=lambda trial: ended.append(trial.state.name)
+        )
+    assert ended == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert best.trials == 2
 
 
 def test_parameters_are_read_as_the_command_line_reads_them() -> None:

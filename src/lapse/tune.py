@@ -19,6 +19,8 @@ from lapse.solvers import SolverError
 from lapse.tasks import find as find_task
 from lapse.training import NonFiniteError
 
+BROKE = "training broke down"  # marks a trial in the journal
+
 
 class TuningFailed(RuntimeError):
     """No trial came to an end."""
@@ -96,11 +98,24 @@ def tune(
     progress: bool = False,
     after_trial: Callable[[Any], None] = lambda trial: None,
 ) -> Tuned:
-    """Search until ``trials`` trials are finished, those of earlier calls among them; failed ones count too."""
+    """Search until there have been `trials` trials, those of earlier calls among them.
+
+    A trial whose training broke down counts too, so that every model gets as many trials as any other. One that was cut
+    off does not: it is done again.
+
+    Args:
+        config: the run that trials start from.
+        root: the folder of the trials.
+        trials: how many there are to be in all.
+        space: what is searched; what `space_for` says of the model if not given.
+        data_dir: where to look for the task's data first.
+        progress: whether to show how each training goes.
+        after_trial: is called with each trial that has ended.
+    """
     search = _Search(config, Path(root), space or space_for(config.model), data_dir, progress)
     study = search.open()
     search.take_up(study)
-    for _ in range(trials - search.finished(study)):
+    for _ in range(trials - search.spent(study)):
         after_trial(search.one(study))
     if not search.finished(study):
         raise TuningFailed(f"every trial failed; see error.txt in the folders of the runs in {root}")
@@ -136,6 +151,11 @@ class _Search:
     def finished(self, study: Any) -> int:
         return sum(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False))
 
+    def spent(self, study: Any) -> int:
+        """How many trials have come to an end of their own."""
+        trials = study.get_trials(deepcopy=False)
+        return sum(trial.state.name == "COMPLETE" or BROKE in trial.user_attrs for trial in trials)
+
     def take_up(self, study: Any) -> None:
         """Trials of a search that was killed are asked for again; their runs go on from their last epoch."""
         for trial in study.get_trials(deepcopy=False):
@@ -157,8 +177,11 @@ class _Search:
         config = with_parameters(self.config, parameters)
         try:
             fitted = run_without_test(config, self.root, data_dir=self.data_dir, progress=self.progress)
-        except (NonFiniteError, SolverError, RunBusy):
+        except RunBusy:
+            return study.tell(trial, state=_import_optuna().trial.TrialState.FAIL)
+        except (NonFiniteError, SolverError):
             # The traceback is in error.txt of the run; the journal remembers not to come back here.
+            trial.set_user_attr(BROKE, True)
             return study.tell(trial, state=_import_optuna().trial.TrialState.FAIL)
         return study.tell(trial, fitted.best_value)
 

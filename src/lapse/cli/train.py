@@ -77,6 +77,13 @@ def study(
         list[str] | None,
         typer.Option("--set", "-s", help="A setting for all runs, or WHICH:NAME=VALUE for a task or model."),
     ] = None,
+    match: Annotated[
+        str,
+        typer.Option(
+            help="Choose widths so that every model has so many parameters, within 5 %.",
+            metavar="parameters=N",
+        ),
+    ] = "",
     output: Output = Path("runs"),
     data_dir: DataDir = None,
     ray: Annotated[
@@ -95,8 +102,14 @@ def study(
     from lapse.study.estimate import hours_left
     from lapse.study.progress import Progress
 
+    if file and match:
+        raise typer.BadParameter(
+            "a FILE says it for each of its grids: match = { parameters = N }", param_hint="--match"
+        )
     configs = (
-        _configs_of_file(file) if file else _configs_of_grid(tasks, models, seeds, preset, setting or [])
+        _configs_of_file(file, data_dir)
+        if file
+        else _configs_of_grid(tasks, models, seeds, preset, setting or [], match, data_dir)
     )
     if file:
         hours = hours_left(configs, output, data_dir)
@@ -153,31 +166,60 @@ def _workers(ray: str | None, output: Path, workers: int, threads: int, data_dir
     return RayWorkers(output, ray, count=workers, threads=threads, data_dir=data_dir)
 
 
-def _configs_of_file(file: Path) -> list[Any]:
+def _configs_of_file(file: Path, data_dir: Path | None) -> list[Any]:
+    from lapse.study.matching import Matching
     from lapse.study.plan import BadPlan, Plan
 
     try:
         plan = Plan.read(file)
     except BadPlan as error:
         raise typer.BadParameter(str(error), param_hint="FILE") from error
-    return plan.configs(
-        lambda preset, task, model, seed, settings: configure(task, model, preset, seed, settings)
-    )
+    try:
+        return plan.configs(
+            lambda preset, task, model, seed, settings: configure(task, model, preset, seed, settings),
+            Matching(data_dir),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from error
 
 
-def _configs_of_grid(tasks: str, models: str, seeds: int, preset: str, settings: list[str]) -> list[Any]:
+def _parameters(match: str) -> int | None:
+    """N of `parameters=N`; None for nothing."""
+    name, _, count = match.partition("=")
+    if match and (name != "parameters" or not count.isdecimal() or int(count) < 1):
+        raise typer.BadParameter(
+            f"expected parameters=N, such as parameters=30000, got {match!r}", param_hint="--match"
+        )
+    return int(count) if match else None
+
+
+def _configs_of_grid(
+    tasks: str,
+    models: str,
+    seeds: int,
+    preset: str,
+    settings: list[str],
+    match: str,
+    data_dir: Path | None,
+) -> list[Any]:
     from lapse import MODELS
     from lapse.study import Grid
+    from lapse.study.matching import Matching
 
     names = list(MODELS) if models == "all" else _names(models)
     for what, given in {"--tasks": _names(tasks), "--models": names}.items():
         if not given:
             raise typer.BadParameter("name at least one, or give a FILE of a study", param_hint=what)
     try:
-        grid = Grid(_names(tasks), names, range(seeds), settings)
+        grid = Grid(_names(tasks), names, range(seeds), settings, _parameters(match))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
-    return grid.configs(lambda task, model, seed, s: configure(task, model, preset, seed, s))
+    try:
+        return grid.configs(
+            lambda task, model, seed, s: configure(task, model, preset, seed, s), Matching(data_dir)
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--match") from error
 
 
 def _names(text: str) -> list[str]:

@@ -74,8 +74,53 @@ class Trees:
         return dict(vars(self))
 
 
+@dataclass(frozen=True, eq=False)
+class Forests:
+    """Forests as scikit-learn has grown them.
+
+    Args:
+        forests: boosted classifiers or regressors.
+        baseline: (width,), the raw outputs to which no forest adds.
+        columns: for each forest, the raw outputs of the head that it gives.
+    """
+
+    forests: list[Any]
+    baseline: Array
+    columns: list[list[int]]
+
+    def outputs(self, table: Array) -> Array:
+        """(S, width) raw outputs, as those of `trees` but several times faster.
+
+        Args:
+            table: (S, columns) float64, NaN where a value is missing.
+        """
+        total = np.repeat(self.baseline[None], len(table), axis=0)
+        for forest, outputs in zip(self.forests, self.columns, strict=True):
+            total[:, outputs] = forest._raw_predict(table)
+        return total
+
+    def trees(self) -> Trees:
+        """The same as plain arrays, which can be stored."""
+        return _gathered(self.forests, self.baseline.copy(), self.columns)
+
+
 def grow_classes(table: Array, targets: Targets, head: Head, seed: int) -> Trees:
     """Trees for one of several classes; with two classes they add to the logit of the second alone."""
+    return fit_classes(table, targets, head, seed).trees()
+
+
+def grow_labels(table: Array, targets: Targets, head: Head, seed: int) -> Trees:
+    """Trees for several labels, each given or not."""
+    return fit_labels(table, targets, head, seed).trees()
+
+
+def grow_numbers(table: Array, targets: Targets, head: Head, seed: int) -> Trees:
+    """Trees for numbers, in the units in which the head learns them."""
+    return fit_numbers(table, targets, head, seed).trees()
+
+
+def fit_classes(table: Array, targets: Targets, head: Head, seed: int) -> Forests:
+    """One forest for one of several classes; with two classes it gives the logit of the second alone."""
     with extra("estimators"):
         from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -88,20 +133,20 @@ def grow_classes(table: Array, targets: Targets, head: Head, seed: int) -> Trees
     baseline = np.full(head.width, -10.0)
     if len(present) == 2:
         baseline[present[0]] = 0.0
-        return _gathered([forest], baseline, [present[1:]])
-    return _gathered([forest], baseline, [present])
+        present = present[1:]
+    return Forests([forest], baseline, [present])
 
 
-def grow_labels(table: Array, targets: Targets, head: Head, seed: int) -> Trees:
-    """Trees for several labels, each given or not."""
+def fit_labels(table: Array, targets: Targets, head: Head, seed: int) -> Forests:
+    """A forest for each of several labels, given or not."""
     with extra("estimators"):
         from sklearn.ensemble import HistGradientBoostingClassifier
 
     return _per_column(HistGradientBoostingClassifier, table, targets.values.numpy(), targets, seed)
 
 
-def grow_numbers(table: Array, targets: Targets, head: Head, seed: int) -> Trees:
-    """Trees for numbers, in the units in which the head learns them."""
+def fit_numbers(table: Array, targets: Targets, head: Head, seed: int) -> Forests:
+    """A forest for each of several numbers, in the units in which the head learns them."""
     with extra("estimators"):
         from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -111,8 +156,15 @@ def grow_numbers(table: Array, targets: Targets, head: Head, seed: int) -> Trees
 
 Grow = Callable[[Array, Targets, Head, int], Trees]
 
+# By the kind of head, as `lapse.heads.HEADS` names it.
+FIT: dict[str, Callable[[Array, Targets, Head, int], Forests]] = {
+    "classes": fit_classes,
+    "labels": fit_labels,
+    "numbers": fit_numbers,
+}
 
-def _per_column(kind: Any, table: Array, values: Array, targets: Targets, seed: int) -> Trees:
+
+def _per_column(kind: Any, table: Array, values: Array, targets: Targets, seed: int) -> Forests:
     forests = []
     for k in range(values.shape[1]):
         known = targets.known.numpy()[:, k]
@@ -120,7 +172,7 @@ def _per_column(kind: Any, table: Array, values: Array, targets: Targets, seed: 
         forests.append(
             forest.fit(table[known], values[known, k], sample_weight=targets.weights.numpy()[known])
         )
-    return _gathered(forests, np.zeros(values.shape[1]), [[k] for k in range(values.shape[1])])
+    return Forests(forests, np.zeros(values.shape[1]), [[k] for k in range(values.shape[1])])
 
 
 def _gathered(forests: list[Any], baseline: Array, columns: list[list[int]]) -> Trees:

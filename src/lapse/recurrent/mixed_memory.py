@@ -148,8 +148,8 @@ class MixedMemory(RNN):
         flow: Makes the other cell, as `flow(input_size, hidden_size)`: the class of one whose only state is h, such as
             CT-RNN, ODE-RNN, GRU-ODE, RNN-Decay, LTC or CfC.
         form: "driven" (`DrivenMemoryCell`: the memory's output is the other cell's input), "carried"
-            (`CarriedMemoryCell`: it is where the other cell starts) or "jump" (`JumpMemoryCell`: the memory is the other
-            cell's input over the gap, before the observation is taken).
+            (`CarriedMemoryCell`: it is where the other cell starts) or "jump" (`JumpMemoryCell`: the memory is the
+            other cell's input over the gap, before the observation is taken).
         forget_bias: Where the bias of the forget gate starts.
         options: The options of every layer: see `lapse.RNN`.
     """

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lapse.estimators.trees import FIT
 from lapse.heads import Head
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
@@ -28,20 +29,40 @@ def baselines(task: Task, splits: Splits) -> dict[str, float]:
     scores = {head.baseline_name: head.baseline(splits.train, splits.test)}
     if (repeated := head.persistence(splits.test)) is not None:
         scores["persistence"] = head.score(repeated, splits.test)
-    scores["linear"] = head.score(linear(head, splits), splits.test)
+    few = _Table(head, splits)
+    scores["linear"] = head.score(linear(head, few, splits.train), splits.test)
+    if (outputs := boosting(head, few)) is not None:
+        scores["boosting"] = head.score(outputs, splits.test)
     return {name: figures[metric] for name, figures in scores.items()}
 
 
-def linear(head: Head, splits: Splits) -> Tensor:
+class _Table:
+    """`simple_features` of some rows of the training split, with their targets, and of the whole test split."""
+
+    def __init__(self, head: Head, splits: Splits) -> None:
+        targets = head.targets_of(splits.train)
+        rows = _some(len(targets.weights))
+        self.targets = type(targets)(*(tensor[rows] for tensor in targets))
+        self.train, self.test = simple_features(splits.train)[rows], simple_features(splits.test)
+
+
+def boosting(head: Head, table: _Table) -> Tensor | None:
+    """Raw outputs for the test split of boosted trees on `simple_features`; None for a head that has no such trees."""
+    fit = FIT.get(head.config()["kind"])
+    if fit is None:
+        return None
+    train, test = (part.astype(np.float64) for part in (table.train, table.test))
+    return torch.from_numpy(fit(train, table.targets, head, 0).outputs(test))
+
+
+def linear(head: Head, table: _Table, train: Sequences) -> Tensor:
     """Raw outputs for the test split of the affine map of `simple_features` that minimises the head's own loss."""
-    targets = head.targets_of(splits.train)
-    rows = _some(len(targets.weights))
-    inputs, test = _standardized(simple_features(splits.train)[rows], simple_features(splits.test))
-    chosen = type(targets)(*(tensor[rows] for tensor in targets))
+    inputs, test = _standardized(table.train, table.test)
+    chosen = table.targets
     affine = nn.Linear(inputs.shape[1], head.width, dtype=torch.float64)
     nn.init.zeros_(affine.weight)
     with torch.no_grad():
-        affine.bias.copy_(head.trivial(splits.train))
+        affine.bias.copy_(head.trivial(train))
     optimizer = torch.optim.LBFGS(
         affine.parameters(),
         max_iter=ITERATIONS,

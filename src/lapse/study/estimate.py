@@ -35,7 +35,9 @@ def _kind(config: RunConfig) -> str:
     """What decides the seconds per epoch of a run."""
     train = config.train.batch_size
     model = (config.model, config.hidden_size, config.num_layers, dict(config.model_options))
-    return json.dumps([config.task, dict(config.task_options), model, train], sort_keys=True)
+    return json.dumps(
+        [config.task, dict(config.task_options), model, dict(config.architecture), train], sort_keys=True
+    )
 
 
 def _recorded(configs: Sequence[RunConfig], root: str | Path) -> dict[str, float]:

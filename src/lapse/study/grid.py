@@ -9,20 +9,29 @@ from lapse.runs import RunConfig
 
 # A run's config from task, model, seed and the settings that concern it.
 Configure = Callable[[str, str, int, list[str]], RunConfig]
+# The same run with another width, that of so many parameters: see `lapse.study.matching.Matching`.
+Match = Callable[[RunConfig, int], RunConfig]
 
 
 @dataclass(frozen=True)
 class Grid:
     """Every task with every model with every seed.
 
-    ``settings`` are ``NAME=VALUE`` for all runs, or ``WHICH:NAME=VALUE`` for the runs of one task or one model:
-    ``ode-lstm:form=autonomous``, ``walker:train.epochs=50``.
+    Args:
+        tasks: the names of the tasks.
+        models: the names of the models.
+        seeds: the seeds.
+        settings: `NAME=VALUE` for all runs, or `WHICH:NAME=VALUE` for the runs of one task or one model:
+            `ode-lstm:form=autonomous`, `walker:train.epochs=50`.
+        parameters: how many parameters every model is to have, within 5 %, by the choice of its width; None for the
+            widths that the settings say.
     """
 
     tasks: Sequence[str]
     models: Sequence[str]
     seeds: Sequence[int]
     settings: Sequence[str] = ()
+    parameters: int | None = None
 
     def __post_init__(self) -> None:
         for setting in self.settings:
@@ -35,14 +44,24 @@ class Grid:
                     f"expected one of {', '.join((*self.tasks, *self.models))}"
                 )
 
-    def configs(self, configure: Configure) -> list[RunConfig]:
-        """Seed by seed, so that a study that is cut short has something of everything."""
-        return [
+    def configs(self, configure: Configure, match: Match | None = None) -> list[RunConfig]:
+        """All runs, seed by seed, so that a study that is cut short has something of everything.
+
+        Args:
+            configure: makes the config of a run.
+            match: chooses widths; needed only if there are `parameters`.
+        """
+        made = [
             configure(task, model, seed, self._settings_for(task, model))
             for seed in self.seeds
             for task in self.tasks
             for model in self.models
         ]
+        if self.parameters is None:
+            return made
+        if match is None:
+            raise ValueError("a grid with a number of parameters needs `match`, which chooses the widths")
+        return [match(config, self.parameters) for config in made]
 
     def _settings_for(self, task: str, model: str) -> list[str]:
         """The general ones first, so that what is said of one task or model has the last word."""

@@ -10,6 +10,7 @@ tasks = ["walker"]
 models = "all"                   # optional; or a list
 seeds = 5
 settings = { "train.epochs" = 100 }
+match = { parameters = 30000 }   # optional: widths at which every model has so many parameters, within 5 %
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import Any
 
 from lapse.models import MODELS
 from lapse.runs import RunConfig
-from lapse.study.grid import Grid, which_of
+from lapse.study.grid import Grid, Match, which_of
 
 # A run's config from preset, task, model, seed and the settings that concern it.
 PresetConfigure = Callable[[str, str, str, int, list[str]], RunConfig]
 
-GRID_WORDS = ("tasks", "models", "seeds", "settings")
+GRID_WORDS = ("tasks", "models", "seeds", "settings", "match")
 PLAN_WORDS = ("preset", "models", "settings", "grids")
 
 
@@ -68,12 +69,17 @@ class Plan:
             )
         return Plan(content.get("preset", "default"), grids)
 
-    def configs(self, configure: PresetConfigure) -> list[RunConfig]:
-        """All runs, seed by seed over all grids, so that a study that is cut short has something of everything."""
+    def configs(self, configure: PresetConfigure, match: Match | None = None) -> list[RunConfig]:
+        """All runs, seed by seed over all grids, so that a study that is cut short has something of everything.
+
+        Args:
+            configure: makes the config of a run.
+            match: chooses widths; needed only if a grid says how many parameters models are to have.
+        """
         made = [
             config
             for grid in self.grids
-            for config in grid.configs(lambda *words: configure(self.preset, *words))
+            for config in grid.configs(lambda *words: configure(self.preset, *words), match)
         ]
         return sorted(made, key=lambda config: config.train.seed)
 
@@ -88,7 +94,18 @@ def _grid(values: Mapping[str, Any], shared: Sequence[str]) -> Grid:
     tasks = _strings("tasks", values.get("tasks"))
     # A setting of the whole file for one task or model concerns only the grids that have it.
     concerned = [setting for setting in shared if which_of(setting) in ("", *tasks, *names)]
-    return Grid(tasks, names, range(seeds), [*concerned, *_settings(values.get("settings", {}))])
+    settings = [*concerned, *_settings(values.get("settings", {}))]
+    return Grid(tasks, names, range(seeds), settings, _parameters(values.get("match")))
+
+
+def _parameters(match: Any) -> int | None:
+    """How many parameters `match` asks for; None if there is no such word."""
+    if match is None:
+        return None
+    parameters = match.get("parameters") if isinstance(match, dict) and len(match) == 1 else None
+    if not isinstance(parameters, int) or isinstance(parameters, bool) or parameters < 1:
+        raise ValueError(f"match must be a number of parameters, {{ parameters = 30000 }}, got {match!r}")
+    return parameters
 
 
 def _check_used(shared: Sequence[str], grids: Sequence[Grid]) -> None:

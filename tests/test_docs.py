@@ -1,5 +1,6 @@
 """What the pages say is run: their Python as it stands, commands by name, tests by their names; tables are compared."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -75,6 +76,17 @@ def test_the_python_of_other_pages_runs(
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL):
         exec(compile(block, f"{page}.md", "exec"), names)
     assert capsys.readouterr().out
+
+
+def test_the_python_of_the_page_on_graphs_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/compile.md").read_text(), re.DOTALL):
+        exec(compile(block, "compile.md", "exec"), names)
+    assert capsys.readouterr().out == f"{torch.Size([8, 20, 32])}\n{torch.Size([3, 50, 32])}\n"
 
 
 def rows_of(page: str, heading: str) -> list[list[str]]:

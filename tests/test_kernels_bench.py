@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import lapse
@@ -54,6 +56,23 @@ def test_sections_run() -> None:
     lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
     assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2
     assert all(one.ratio > 0 for one in lines)
+
+
+def test_compiled_and_exported_graphs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for torch's compiler, which takes a minute."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", lambda program, package_path: None)
+    monkeypatch.setattr("torch._inductor.aoti_load_package", lambda path: lambda x, spans, lengths: x)
+    lines = list(bench.bench(["compile", "export"], bench.Settings(repeats=1, threads=1)))
+    assert [one.name for one in lines] == [
+        "ode-lstm: compiled",
+        "gru-d: compiled",
+        "ct-lstm: compiled",
+        "model: compiled",
+        "ode-lstm: nn.LSTM, both compiled",
+        "ode-lstm: exported",
+    ]
+    assert all("to 0e+00" in one.agreed for one in lines[:3])
 
 
 def test_models_of_ones_own_are_compared() -> None:

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lapse
 from lapse import kernels, recurrent, torch_private
-from lapse.kernels import fused, native, recompute, unroll, workspace
+from lapse.kernels import native, passes, recompute, unroll, workspace
 from lapse.kernels.fused import Fused
 from lapse.kernels.program import Program
 from lapse.kernels.programs import program_of
@@ -145,7 +145,7 @@ def on_threads(count: int) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def threads_for_any_call(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Calls of any size are split over threads if there are two; one is the rule, or the reference loop would wait."""
-    monkeypatch.setattr("lapse.kernels.fused.SMALL_CALL", -1)
+    monkeypatch.setattr("lapse.kernels.passes.SMALL_CALL", -1)
     with on_threads(1):
         yield
 
@@ -178,8 +178,8 @@ def test_rows_that_start_from_zeros(
     inputs, sizes = arguments(cell, [4, 4, 2, 1], torch.float64)
     x, spans, *_ = inputs
     zeros = cell.initial_state(4, dtype=torch.float64)
-    dirty = fused.borrow
-    monkeypatch.setattr(fused, "borrow", lambda size, dtype: dirty(size, dtype).fill_(torch.nan))
+    dirty = passes.borrow
+    monkeypatch.setattr(passes, "borrow", lambda size, dtype: dirty(size, dtype).fill_(torch.nan))
     starts = [None, zeros, tuple(z.clone().requires_grad_() for z in zeros)]
     for start in starts:
         results = []
@@ -687,8 +687,8 @@ def test_tableaux_of_ones_own(
     inputs, sizes = arguments(cell, [4, 4, 2], torch.float64)
     cell = cell.double()
     weights = [torch.randn(len(inputs[0]), 5).double(), *(torch.randn_like(s) for s in inputs[2:])]
-    dirty = fused.borrow
-    monkeypatch.setattr(fused, "borrow", lambda size, dtype: dirty(size, dtype).fill_(torch.nan))
+    dirty = passes.borrow
+    monkeypatch.setattr(passes, "borrow", lambda size, dtype: dirty(size, dtype).fill_(torch.nan))
     actual = everything("fused", cell, inputs, sizes, weights)
     if tableau.name == "no weights":  # the reference has no notion of it; it is Euler twice over
         cell.solver = FixedStep(EULER, 2)
@@ -859,8 +859,8 @@ def test_a_negated_view_is_read_as_its_values() -> None:
 def test_nothing_is_taped_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = lapse.ODELSTM(2, 16), torch.randn(8, 500, 2)
     sizes: list[int] = []
-    borrowed = fused.borrow
-    monkeypatch.setattr(fused, "borrow", lambda size, dtype: sizes.append(size) or borrowed(size, dtype))
+    borrowed = passes.borrow
+    monkeypatch.setattr(passes, "borrow", lambda size, dtype: sizes.append(size) or borrowed(size, dtype))
     with torch.no_grad():
         layer(x)
     without = max(sizes)

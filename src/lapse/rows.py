@@ -116,12 +116,17 @@ class Rows:
         return Rows(torch.searchsorted(-sizes, -ranks)[starts], starts, 0, len(packed.data))
 
     def __len__(self) -> int:
-        return self.lengths.shape[0]  # `len` of a tensor takes six times as long
+        return self.batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """The number of rows, B. In a graph that is traced it may be a symbol, which `len` would turn into a number."""
+        return self.lengths.shape[0]
 
     @_lazy
     def steps(self) -> int:
         """The length of the longest row."""
-        return self.room if self.even else int(self.lengths.max()) if len(self) else 0
+        return self.room if self.even else int(self.lengths.max()) if self.batch_size else 0
 
     @_lazy
     def count(self) -> int:
@@ -131,7 +136,7 @@ class Rows:
     @_lazy
     def batch_sizes(self) -> list[int]:
         """How many rows have each step, for a loop in Python."""
-        return [len(self)] * self.room if self.even else self._alive.tolist()
+        return [self.batch_size] * self.room if self.even else self._alive.tolist()
 
     @_lazy
     def order(self) -> Tensor | None:
@@ -145,8 +150,8 @@ class Rows:
         Where rows are walked backward, step 0 is the last one of a row.
         """
         if self.even:
-            rows = _range(len(self)).repeat(self.room)
-            return rows, _range(self.room).repeat_interleave(len(self))
+            rows = _range(self.batch_size).repeat(self.room)
+            return rows, _range(self.room).repeat_interleave(self.batch_size)
         assert self.order is not None
         steps = torch.repeat_interleave(self._alive, output_size=self.count)
         return self.order[_range(self.count) - self._before[steps]], steps
@@ -170,9 +175,9 @@ class Rows:
 
     def pad(self, values: Tensor) -> Tensor:
         """Values of rows that lie end to end, (size, ...), as (B, T, ...) with zeros beyond the length of each row."""
-        padded = values.new_zeros(len(self) * self.steps, *values.shape[1:])
+        padded = values.new_zeros(self.batch_size * self.steps, *values.shape[1:])
         padded = padded.index_copy(0, self._cells.to(values.device), values)
-        return padded.view(len(self), self.steps, *values.shape[1:])
+        return padded.view(self.batch_size, self.steps, *values.shape[1:])
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Values (B, T, ...) as those of rows that lie end to end, (size, ...)."""
@@ -180,7 +185,7 @@ class Rows:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over the steps of each row, (B, ...), for rows that lie end to end."""
-        total = values.new_zeros(len(self), *values.shape[1:])
+        total = values.new_zeros(self.batch_size, *values.shape[1:])
         return total.index_add(0, self.row.to(values.device), values)
 
     def max(self, values: Tensor) -> Tensor:
@@ -256,7 +261,7 @@ class Rows:
     @_lazy
     def last(self) -> Tensor:
         """(B,) the place of the last step of each row, whichever way it is walked."""
-        return replace(self, backward=False).place(_range(len(self)), self.lengths - 1)
+        return replace(self, backward=False).place(_range(self.batch_size), self.lengths - 1)
 
     @_lazy
     def _cells(self) -> Tensor:
@@ -266,7 +271,7 @@ class Rows:
     @_lazy
     def _alive(self) -> Tensor:
         """(steps,) how many rows have each step."""
-        return len(self) - torch.bincount(self.lengths)[:-1].cumsum(0)
+        return self.batch_size - torch.bincount(self.lengths)[:-1].cumsum(0)
 
     @_lazy
     def _before(self) -> Tensor:

@@ -55,6 +55,14 @@ def has_global_hooks() -> bool:
     return bool(_has_any_global_hook())
 
 
+def module_call() -> Any:
+    """What calling a module runs, without the function that `torch.fx` puts around it while it traces a graph."""
+    call: Any = nn.Module.__call__
+    while getattr(call, "__globals__", {}).get("__name__") == "torch.fx._symbolic_trace":
+        call = call.__wrapped__
+    return call
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether a check may look at a tensor's values: not while a graph is captured, nor where `vmap` is at work."""
     if torch.compiler.is_compiling():
@@ -64,6 +72,14 @@ def readable(tensor: Tensor) -> bool:
             return False
         tensor = _functorch.get_unwrapped(tensor)
     return True
+
+
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch 2.6 does not tell
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` is recording."""
+    return bool(_is_exporting())
 
 
 def is_tracing() -> bool:
@@ -87,3 +103,13 @@ def untraced(function: Function) -> Function:
     disable: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
     kept: Function = disable(function)
     return kept
+
+
+def constant(function: Function) -> Function:
+    """Run a function while a graph is traced, and take what it returns for a constant of the graph.
+
+    A graph is traced anew when an argument is another object. `torch.compiler.assume_constant_result` does the same,
+    but imports the whole compiler where it is used as a decorator.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function

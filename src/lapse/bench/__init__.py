@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from lapse.bench.authors import against_authors
+from lapse.bench.compiled import compiled, exported
 from lapse.bench.layers import against_lstm, against_reference
 from lapse.bench.peers import against_cfc, against_torchdiffeq
 from lapse.bench.race import Line as Line
@@ -33,6 +34,8 @@ SECTIONS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "latency": latency,
     "growth": growth,
     "memory": memory,
+    "compile": compiled,
+    "export": exported,
 }
 
 

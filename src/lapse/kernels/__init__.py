@@ -15,8 +15,9 @@ from lapse.kernels.reference import unroll as unroll_reference
 from lapse.kernels.setting import backend as backend
 from lapse.kernels.setting import chosen_backend, not_covered
 from lapse.kernels.single import step as step
+from lapse.kernels.traced import unroll as unroll_traced
 from lapse.rows import Rows
-from lapse.torch_private import untraced
+from lapse.torch_private import is_exporting, untraced
 
 
 class Kernel(Protocol):
@@ -50,9 +51,7 @@ def unroll(
 ) -> tuple[Tensor, State]:
     """Run `cell` along a batch; shapes as in `lapse.kernels.reference.unroll`."""
     if torch.compiler.is_compiling():
-        # The number of steps of ragged rows is known when they are there, not while a graph is traced.
-        traced = unroll_reference if rows.even else _unroll_untraced
-        return traced(cell, input, state, timespans, rows)
+        return _unroll_compiling(cell, input, state, timespans, rows)
     choice = chosen_backend()
     for kernel in kernels_of(cell) if choice != "reference" else ():
         if (result := kernel(cell, input, state, timespans, rows)) is not None:
@@ -60,6 +59,23 @@ def unroll(
     if choice == "fused":
         raise not_covered(cell)
     return unroll_reference(cell, input, state, timespans, rows)
+
+
+def _unroll_compiling(
+    cell: CellLike, input: Tensor, state: State | None, timespans: Tensor, rows: Rows
+) -> tuple[Tensor, State]:
+    """The loop in a graph that is traced: the operator where it covers the call, otherwise step after step."""
+    if (found := unroll_traced(cell, input, state, timespans, rows)) is not None:
+        return found
+    if rows.even:
+        return unroll_reference(cell, input, state, timespans, rows)
+    # The number of steps of ragged rows is known when they are there, not while a graph is traced.
+    if is_exporting():
+        raise RuntimeError(
+            f"no fused kernel covers this call of {type(cell).__name__}, so it can be exported for rows of one "
+            "length only; call it without lengths"
+        )
+    return _unroll_untraced(cell, input, state, timespans, rows)
 
 
 @untraced

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from lapse.torch_private import module_call
+
 START = "step"  # where a cell's computation begins
 CALLS = ("forward", "__call__")  # what calling an object runs, without its name being written anywhere
 
@@ -30,13 +32,14 @@ class Functions:
         names = _reached(kinds)
         self.names = {kind: frozenset(names & _defined(kind).keys()) for kind in kinds}
         pairs = [(kind, name) for kind, own in self.names.items() for name in sorted(own)]
-        pairs.append((nn.Module, "__call__"))
         self._kinds, self._names = zip(*pairs, strict=True)
         self._then = self._now()
-        self._original = all(_original(kind, name) for kind, name in pairs)
+        self._original = _comes_with(nn.Module, module_call()) and all(
+            _original(kind, name) for kind, name in pairs
+        )
 
     def _now(self) -> tuple[Any, ...]:
-        return tuple(map(getattr, self._kinds, self._names))
+        return (*map(getattr, self._kinds, self._names), module_call())
 
     def unchanged(self) -> bool:
         """Whether all of them are still the ones that came with their classes."""
@@ -82,8 +85,13 @@ def _code(value: Any) -> CodeType | None:
 def _original(kind: type, name: str) -> bool:
     """Whether a function was written in the package of the class that has it, and not put there from outside."""
     owner = next(base for base in kind.__mro__ if name in vars(base))
+    return _comes_with(owner, vars(owner)[name])
+
+
+def _comes_with(owner: type, function: Any) -> bool:
+    """Whether a function was written in the package of a class."""
     package = getattr(sys.modules.get(owner.__module__.partition(".")[0]), "__file__", None)
     if package is None:  # a notebook or an interactive session: there is no outside
         return True
-    code = _code(vars(owner)[name])
+    code = _code(function)
     return code is not None and code.co_filename.startswith(str(Path(package).parent))

@@ -93,7 +93,7 @@ class Call(ctypes.Structure):
 
     def __init__(self, rows: Rows, block: int, threads: int, every: int = 0) -> None:
         lengths, starts = rows.lengths.data_ptr(), rows.starts.data_ptr()
-        layout = len(rows), rows.stride, rows.size, rows.room, rows.backward, lengths, starts
+        layout = rows.batch_size, rows.stride, rows.size, rows.room, rows.backward, lengths, starts
         super().__init__(*layout, block, threads, every)
 
 
@@ -197,7 +197,13 @@ class Plan:
         """How many elements a tape has: a record of every step and of the initial state, or every so many states."""
         if every:
             return int((rows.lengths + every - 1).floor_divide(every).sum()) * self._state_width
-        return (len(rows) + rows.count) * self._record_width
+        return (rows.batch_size + rows.count) * self._record_width
+
+    def most_tape(self, rows: int, places: int, every: int) -> int:
+        """How many elements a tape has at most, whatever the lengths of the rows are."""
+        if every:
+            return (rows + places // every) * self._state_width
+        return (rows + places) * self._record_width
 
     def forward(self, call: Call) -> None:
         self._run(self._forward, call, "forward")

@@ -34,16 +34,20 @@ class CellProgram:
 
     Args:
         cell: The cell.
+
+    Attributes:
+        program: The program; None if the operations do not cover the cell.
+        setting_names: The settings of the cell and its parts, by their names as attributes of the cell.
     """
 
     def __init__(self, cell: CellLike) -> None:
         named = dict(cell.named_modules())  # the cell itself comes first
         index = {name: i for i, name in enumerate(named)}
-        self._settings = [
-            (i, *settings)
-            for i, part in enumerate(named.values())
-            if (settings := _settings(part)) is not None
-        ]
+        settings = {path: _setting_names(part) for path, part in named.items()}
+        self.setting_names = [f"{path}.{name}".lstrip(".") for path in named for name in settings[path]]
+        readers = [(index[path], operator.itemgetter(*names)) for path, names in settings.items() if names]
+        parts = list(named.values())
+        self._settings = [(i, read, read(vars(parts[i]))) for i, read in readers]
         self._children = len(named[""]._modules)
         self._parts = [
             (
@@ -127,19 +131,16 @@ class CellProgram:
         return self._plans[dtype]
 
 
-def _settings(part: nn.Module) -> tuple[Callable[[Any], Any], object] | None:
-    """How to read the settings of a cell or a part from its attributes, and what they are now; None if it has none.
+def _setting_names(part: nn.Module) -> list[str]:
+    """The settings of a cell or a part.
 
     These are all attributes with plain values, such as numbers, words and solvers, because a program may depend on any
     of them; of torch's own modules it takes the tensors only. One that is changed in place, such as a list, is not
     followed.
     """
-    own = vars(part)
-    names = [name for name, value in own.items() if name != "training" and _is_plain(name, value)]
-    if not names or type(part).__module__.startswith("torch."):
-        return None
-    read = operator.itemgetter(*names)
-    return read, read(own)
+    if type(part).__module__.startswith("torch."):
+        return []
+    return [name for name, value in vars(part).items() if name != "training" and _is_plain(name, value)]
 
 
 def _is_plain(name: str, value: object) -> bool:

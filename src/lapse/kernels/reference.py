@@ -12,7 +12,7 @@ from lapse.solvers import SolverError
 
 def initial_state(cell: CellLike, input: Tensor, rows: Rows) -> State:
     """The cell's own initial state, one row per row of the batch."""
-    return cell.initial_state(len(rows), device=input.device, dtype=input.dtype)
+    return cell.initial_state(rows.batch_size, device=input.device, dtype=input.dtype)
 
 
 def unroll(

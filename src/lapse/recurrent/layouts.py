@@ -87,7 +87,7 @@ class Packed(Layout):
             input,
             batch_first,
         )
-        axes = len(self.rows), len(input.batch_sizes)
+        axes = self.rows.batch_size, len(input.batch_sizes)
         self.axes = axes if batch_first else axes[::-1]
 
     def restore(self, output: Tensor) -> PackedSequence:

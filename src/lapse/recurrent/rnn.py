@@ -228,7 +228,7 @@ class RNN(nn.Module):
             check_timespans(rows, spans, data)
         mask = None if observed is None else self._read_mask(layout.flat(observed, "observed"), data)
         check_values(rows, data, mask)
-        given = self._read_states(hx, len(rows), data, layout.unbatched)
+        given = self._read_states(hx, rows.batch_size, data, layout.unbatched)
         output, states = self._run(rows, data, spans, mask, given)
         return layout.restore(output), self._write_states(states, layout.unbatched)
 

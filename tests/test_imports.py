@@ -32,6 +32,7 @@ FLOW = (
     "tables",
     "models",
     "training",
+    "streaming",
     "estimators",
     "tasks",
     "runs",

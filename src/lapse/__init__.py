@@ -44,6 +44,7 @@ from lapse.solvers import FixedStep as FixedStep
 from lapse.solvers import SemiImplicit as SemiImplicit
 from lapse.solvers import SolverError as SolverError
 from lapse.solvers import Tableau as Tableau
+from lapse.streaming import Stream as Stream
 from lapse.tasks import TASKS as TASKS
 from lapse.tasks import Task as Task
 

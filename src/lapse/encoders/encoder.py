@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lapse.recurrent import Cell
 from lapse.rows import Rows
 
 Named = dict[str, Tensor]
@@ -107,6 +108,11 @@ class Encoder(nn.Module, ABC):
     flows: bool = False
     output_size: int
 
+    @property
+    def stack(self) -> tuple[Cell, ...]:
+        """The cells, from the bottom to the top, of an encoder that is nothing but a stack of them; else none."""
+        return ()
+
     @abstractmethod
     def forward(self, observations: Observations) -> Features:
         """The features of preprocessed sequences."""
@@ -132,6 +138,15 @@ class Encoder(nn.Module, ABC):
             state: the states after the event before, as `start` or `step` returned them.
         """
         raise NotImplementedError(self._no_stream())
+
+    def flow(self, state: Named, timespan: Tensor) -> Tensor:
+        """The features (B, D) when time has passed since the last event, for an encoder that flows.
+
+        Args:
+            state: the states after the last event, as `step` returned them.
+            timespan: (B,), the time since then, in the model's unit of time.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be asked between two events")
 
     def _no_stream(self) -> str:
         return f"{type(self).__name__} reads a sequence as a whole and cannot take one event at a time"

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lapse.encoders.encoder import Encoder, Features, Named, Observations, with_flags
-from lapse.recurrent import RNN, Hidden
+from lapse.recurrent import RNN, Cell, Hidden
 
 
 class RecurrentEncoder(Encoder):
@@ -46,6 +46,10 @@ class RecurrentEncoder(Encoder):
         self.causal = self.streams = not self.layer.bidirectional
         self.flows = self.layer.flows
         self.output_size = hidden_size * (2 if self.layer.bidirectional else 1)
+
+    @property
+    def stack(self) -> tuple[Cell, ...]:
+        return tuple(self.layer.stack) if self.streams else ()
 
     def forward(self, observations: Observations) -> Features:
         output, h_n = self._run(observations)
@@ -104,6 +108,10 @@ class RecurrentEncoder(Encoder):
             for name, part in zip(names, parts, strict=True)
         }
         return output, named
+
+    def flow(self, state: Named, timespan: Tensor) -> Tensor:
+        top = self._layer_sizes()[-1]
+        return self.layer.flow(tuple(state[name].unsqueeze(0) for name in top), timespan)
 
     def _layer_sizes(self) -> list[dict[str, int]]:
         """The names of the states of each layer, with their widths."""

@@ -25,6 +25,7 @@ from lapse.kernels.program import (
     Parameter,
     Program,
 )
+from lapse.kernels.streams import StreamCall, StreamModel
 from lapse.rows import Rows
 
 NO_MEMORY, NO_PLACE = -2, -3  # kNoMemory and kNoPlace of csrc/library.cpp
@@ -99,7 +100,10 @@ class Call(ctypes.Structure):
 
 # What both sides must agree on, as `lapse_layout` of csrc/library.cpp says: the sizes of arguments, and some numbers.
 LAYOUT = (
-    *(ctypes.sizeof(struct) for struct in (_Op, Call, _Register, _Parameter, _Port, _Operation)),
+    *(
+        ctypes.sizeof(struct)
+        for struct in (_Op, Call, _Register, _Parameter, _Port, _Operation, StreamModel, StreamCall)
+    ),
     *(BEFORE, MOST_SOURCES, MOST_SEGMENTS, MOST_SCALES),
 )
 
@@ -123,10 +127,13 @@ def _loaded(path: Path) -> ctypes.CDLL:
     loaded.lapse_same.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int32)
     loaded.lapse_operations.restype = ctypes.POINTER(_Operation)
     for kind in ("f32", "f64"):
-        getattr(loaded, f"lapse_plan_{kind}").restype = ctypes.c_void_p
-        for name in ("free", "sizes", "forward", "backward", "apply"):
+        for name in ("plan", "stream"):
+            getattr(loaded, f"lapse_{name}_{kind}").restype = ctypes.c_void_p
+        for name in ("free", "sizes", "forward", "backward", "apply", "end_stream"):
             getattr(loaded, f"lapse_{name}_{kind}").restype = None
-        for name in ("sizes", "forward", "backward"):
+        for name in ("stream", "end_stream"):
+            getattr(loaded, f"lapse_{name}_{kind}").argtypes = (ctypes.c_void_p,)
+        for name in ("sizes", "forward", "backward", "take"):
             getattr(loaded, f"lapse_{name}_{kind}").argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     return loaded
 

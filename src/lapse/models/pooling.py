@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,12 @@ class Pool(nn.Module, ABC):
 
     Args:
         size: the width of the features.
+
+    Attributes:
+        stream_code: the number by which the compiled stream knows it, `PoolKind` of csrc/stream.h; None if it does not.
     """
+
+    stream_code: ClassVar[int | None] = None
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -41,9 +47,20 @@ class Pool(nn.Module, ABC):
             state: the states after the event before.
         """
 
+    @abstractmethod
+    def between(self, features: Tensor, state: Named) -> Tensor:
+        """(B, size) for the events so far, when the features have moved on since the last of them.
+
+        Args:
+            features: (B, size), the features now.
+            state: the states after the last event.
+        """
+
 
 class Last(Pool):
     """The features after the last event."""
+
+    stream_code = 0
 
     def forward(self, features: Features, rows: Rows) -> Tensor:
         return features.final
@@ -54,9 +71,14 @@ class Last(Pool):
     def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
         return features, {}
 
+    def between(self, features: Tensor, state: Named) -> Tensor:
+        return features
+
 
 class Mean(Pool):
     """The mean over all events."""
+
+    stream_code = 1
 
     def forward(self, features: Features, rows: Rows) -> Tensor:
         total = rows.sum(steps_of(features))
@@ -69,9 +91,14 @@ class Mean(Pool):
         total, count = state["total"] + features, state["count"] + 1
         return total / count, {"total": total, "count": count}
 
+    def between(self, features: Tensor, state: Named) -> Tensor:
+        return state["total"] / state["count"]
+
 
 class Max(Pool):
     """The largest value of each feature over all events."""
+
+    stream_code = 2
 
     def forward(self, features: Features, rows: Rows) -> Tensor:
         return rows.max(steps_of(features))
@@ -82,6 +109,9 @@ class Max(Pool):
     def step(self, features: Tensor, state: Named) -> tuple[Tensor, Named]:
         largest = torch.maximum(state["largest"], features)
         return largest, {"largest": largest}
+
+    def between(self, features: Tensor, state: Named) -> Tensor:
+        return state["largest"]
 
 
 class Attention(Pool):
@@ -117,6 +147,9 @@ class Attention(Pool):
         total = state["total"] * fading + features * weight
         weight = state["weight"] * fading + weight
         return total / weight, {"largest": largest, "weight": weight, "total": total}
+
+    def between(self, features: Tensor, state: Named) -> Tensor:
+        return state["total"] / state["weight"]
 
 
 POOLS: dict[str, type[Pool]] = {"last": Last, "mean": Mean, "max": Max, "attention": Attention}
@@ -159,15 +192,32 @@ class Pooling(nn.Module):
         pooled: list[Tensor] = []
         after: Named = {}
         for prefix, pool in self._prefixed():
-            own = {name.removeprefix(prefix): s for name, s in state.items() if name.startswith(prefix)}
-            found, new = pool.step(features, own)
+            found, new = pool.step(features, _own(state, prefix))
             pooled.append(found)
             after |= {f"{prefix}{name}": part for name, part in new.items()}
         return torch.cat(pooled, -1), after
 
+    def between(self, features: Tensor, state: Named) -> Tensor:
+        """(B, output_size) for the events so far, when the features have moved on since the last of them.
+
+        Args:
+            features: (B, size), the features now.
+            state: the states after the last event.
+        """
+        pools = self._prefixed()
+        return torch.cat([pool.between(features, _own(state, prefix)) for prefix, pool in pools], -1)
+
+    @property
+    def members(self) -> list[Pool]:
+        """The pools in their order."""
+        return [pool for pool in self.pools if isinstance(pool, Pool)]
+
     def _prefixed(self) -> list[tuple[str, Pool]]:
-        pools = [pool for pool in self.pools if isinstance(pool, Pool)]
-        return [(f"pool{i}_", pool) for i, pool in enumerate(pools)]
+        return [(f"pool{i}_", pool) for i, pool in enumerate(self.members)]
+
+
+def _own(state: Named, prefix: str) -> Named:
+    return {name.removeprefix(prefix): part for name, part in state.items() if name.startswith(prefix)}
 
 
 def steps_of(features: Features) -> Tensor:

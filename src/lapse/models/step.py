@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lapse.encoders import Named, with_flags
 from lapse.models.model import SequenceModel
-from lapse.models.summaries import start_summaries, step_summaries
+from lapse.models.summaries import start_summaries, step_summaries, summaries_of
 
 
 class Step(nn.Module):
@@ -104,6 +104,10 @@ class Step(nn.Module):
             seen: what `advance` returned, M rows.
             static: (M, K), the static features of each row.
         """
+        return self.model.head.answer(self.outputs(seen, static)).flatten(1)
+
+    def outputs(self, seen: Named, static: Tensor | None = None) -> Tensor:
+        """The raw outputs (M, head.width) from which the answers are made; the arguments are those of `answer`."""
         model = self.model
         parts = [seen["features"], self._static(static) if model.readout.sees_static else None]
         parts += [seen.get("inputs"), seen.get("summaries")]
@@ -113,7 +117,45 @@ class Step(nn.Module):
         if model.tabular is not None:
             assert static is not None, "a model with a table has static features"
             output = output + model.tabular(static.nan_to_num(), ~static.isnan())
-        return model.head.answer(output).flatten(1)
+        return output
+
+    def begin(self, batch_size: int, static: Tensor | None = None) -> Named:
+        """The state before the first event, spelled out: what zeros stand for.
+
+        Args:
+            batch_size: the number of sequences.
+            static: (B, K), the static features; None if the model has none.
+        """
+        values = self.model.preprocessing.scale.new_zeros(batch_size, len(self.model.schema.inputs))
+        return self._first(values, static) | {"events": values[:, :1]}
+
+    def between(self, timespan: Tensor, state: Named) -> Named:
+        """What the answer is made of when time has passed without another event: `answer` and `outputs` take it.
+
+        The features flow; a mean, a maximum or a summary over events stays what it was.
+
+        Args:
+            timespan: (B,), the time since the last event, in the unit of the training table.
+            state: the state after the last event.
+        """
+        model = self.model
+        if not model.encoder.flows:
+            raise ValueError(
+                f"{model.config.model} cannot be asked between events, since it is driven by the event at the end of a "
+                "gap; use a model that takes a gap in pieces, such as ode-lstm with form=jump, gru-d or ct-lstm"
+            )
+        if model.readout.sees_inputs:
+            raise ValueError(
+                "the readout sees the values of an event (readout_input), and between events there are none"
+            )
+        seen = {"features": model.encoder.flow(state, model.preprocessing.spans(timespan))}
+        if model.pooling is not None:
+            seen["features"] = model.pooling.between(seen["features"], state)
+        if model.readout.sees_summaries:
+            seen["summaries"] = summaries_of(state)
+        if model.present is not None:
+            seen["present"] = state["latest"]
+        return seen
 
     def _first(self, values: Tensor, static: Tensor | None) -> Named:
         """All states but `events` before the first event."""

@@ -65,8 +65,18 @@ def step_summaries(values: Tensor, observed: Tensor | None, state: Named) -> tup
         ),
         "summary_count": state["summary_count"] + observed,
     }
-    last, total, least, largest, count = after.values()
-    return _side_by_side(last, total / count.clamp(min=1), least, largest, count), after
+    return summaries_of(after), after
+
+
+def summaries_of(state: Named) -> Tensor:
+    """The summaries (B, 5 · F) of the events so far.
+
+    Args:
+        state: states that `step_summaries` returned, maybe among others.
+    """
+    names = ("last", "total", "least", "largest", "count")
+    last, total, least, largest, count = (state[f"summary_{name}"] for name in names)
+    return _side_by_side(last, total / count.clamp(min=1), least, largest, count)
 
 
 def _side_by_side(last: Tensor, mean: Tensor, least: Tensor, largest: Tensor, count: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 #include <new>
 
 #include "run.h"
+#include "stream.h"
 
 namespace lapse {
 
@@ -56,6 +57,21 @@ using namespace lapse;
       const Vec<T> x = load(from + i);                                                                                 \
       store(to + i, function == 0 ? vexp(x) : function == 1 ? vtanh(x) : function == 2 ? vsigmoid(x) : vsoftplus(x));  \
     }                                                                                                                  \
+  }                                                                                                                    \
+  void* lapse_stream_##suffix(const StreamModel* model) {                                                              \
+    try {                                                                                                              \
+      return new Stream<T>(*model);                                                                                    \
+    } catch (const std::bad_alloc&) {                                                                                  \
+      return nullptr;                                                                                                  \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  void lapse_end_stream_##suffix(void* stream) { delete static_cast<Stream<T>*>(stream); }                             \
+  int32_t lapse_take_##suffix(void* stream, const StreamCall* call) {                                                  \
+    try {                                                                                                              \
+      return static_cast<Stream<T>*>(stream)->take(*call);                                                             \
+    } catch (const std::bad_alloc&) {                                                                                  \
+      return -1;                                                                                                       \
+    }                                                                                                                  \
   }
 
 extern "C" {
@@ -73,7 +89,8 @@ const Operation* lapse_operations(int32_t* count) {
 }
 // What lapse/kernels/native.py must agree with.
 void lapse_layout(int64_t* layout) {
-  for (const size_t size : {sizeof(Op), sizeof(Call), sizeof(Register), sizeof(Parameter), sizeof(Port), sizeof(Operation)})
+  for (const size_t size : {sizeof(Op), sizeof(Call), sizeof(Register), sizeof(Parameter), sizeof(Port), sizeof(Operation),
+                            sizeof(StreamModel), sizeof(StreamCall)})
     *layout++ = int64_t(size);
   for (const int32_t number : {kBefore, kMostSources, kMostSegments, kMostScales}) *layout++ = number;
 }

@@ -1,0 +1,112 @@
+"""The states of a stream as one file: safetensors, with ids and digests in its header."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import lapse
+from lapse.models import SequenceModel
+from lapse.sequences.ragged import Array
+from lapse.sequences.storage import write_atomically
+
+FORMAT = "lapse.Stream/1"
+
+
+class Kept(NamedTuple):
+    """What a stream is made of beside its model.
+
+    Attributes:
+        ids: the ids, the one without an event for the longest time first.
+        rows: (N, width), their states.
+        times: (N,), the times of their last events.
+        evicted: how many ids were forgotten so far.
+    """
+
+    ids: list[Hashable]
+    rows: Array
+    times: Array
+    evicted: int
+
+
+def save(kept: Kept, model: SequenceModel, path: Path) -> None:
+    """Write a snapshot, whole or not at all.
+
+    Args:
+        kept: the states.
+        model: the model that they are states of.
+        path: the file.
+    """
+    from safetensors.numpy import save as to_bytes
+
+    if strange := [id for id in kept.ids if type(id) not in (str, int)]:
+        raise TypeError(f"only ids that are text or whole numbers can be stored, got {strange[0]!r}")
+    arrays = {"rows": np.ascontiguousarray(kept.rows), "times": np.ascontiguousarray(kept.times)}
+    contents = {
+        "format": FORMAT,
+        "lapse": lapse.__version__,
+        "model": fingerprint(model),
+        "ids": kept.ids,
+        "evicted": kept.evicted,
+        "arrays": _digest_of(arrays),
+    }
+    text = json.dumps(contents)
+    header = {"contents": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    data = to_bytes(arrays, header)
+    write_atomically(path, lambda file: file.write(data))
+
+
+def load(model: SequenceModel, path: Path) -> Kept:
+    """The states that `save` wrote; ValueError if the file is damaged or belongs to another model.
+
+    Args:
+        model: the model that they must be states of.
+        path: the file.
+    """
+    contents, arrays = _read(path)
+    if contents.get("format") != FORMAT:
+        raise ValueError(f"{path} says format {contents.get('format')!r}, expected {FORMAT!r}")
+    if contents["arrays"] != _digest_of(arrays):
+        raise ValueError(f"{path} is damaged: the digest of its states is wrong; take it from a backup")
+    if contents["model"] != fingerprint(model):
+        raise ValueError(
+            f"{path} is a snapshot of a stream of another model; its states mean nothing to this one"
+        )
+    return Kept(contents["ids"], arrays["rows"], arrays["times"], contents["evicted"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            header = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged, or no snapshot of a stream: {error}") from error
+    text = header.get("contents", "")
+    if hashlib.sha256(text.encode()).hexdigest() != header.get("digest"):
+        raise ValueError(f"{path} is damaged, or no snapshot of a stream: the digest of its header is wrong")
+    return dict(json.loads(text)), arrays
+
+
+def fingerprint(model: SequenceModel) -> str:
+    """A digest of a model's weights and of everything that its answers depend on."""
+    digest = hashlib.sha256(
+        json.dumps([model.schema.config(), model.head.config(), str(model.config)], default=str).encode()
+    )
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _digest_of(arrays: dict[str, Array]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode() + arrays[name].tobytes())
+    return digest.hexdigest()

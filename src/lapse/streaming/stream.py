@@ -1,0 +1,373 @@
+"""A trained model behind a state per id: events in, answers out, one at a time."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from lapse.heads import NonFiniteError
+from lapse.kernels.setting import chosen_backend
+from lapse.models import SequenceModel, Step
+from lapse.sequences.ragged import Array
+from lapse.streaming.answers import Answer, Answers
+from lapse.streaming.arena import BAD_TIME, BAD_VALUE, LATE, POLICIES, TAKEN, Arena, Events, Layout
+from lapse.streaming.native import NativeEngine, NotServed
+from lapse.streaming.probe import check_agreement
+from lapse.streaming.reference import ReferenceEngine
+from lapse.streaming.values import Values
+
+MOST_AT_ONCE = 4096  # events of one call of an engine: enough to fill it, and few enough to stay in the cache
+
+Late = Literal["refuse", "drop", "clamp"]
+Values_ = Mapping[str, Any] | Sequence[Any] | Array
+
+
+class Stream:
+    """A model that takes events one at a time, for thousands of ids, and answers after each.
+
+    ```python
+    stream = lapse.Stream(model)
+    answer = stream.push("pump 3", time=12.5, values={"pressure": 2.1})
+    answer["prediction"]
+    ```
+
+    The answers are those of `model.predict` for the events so far. The weights are copied when the stream is made, and
+    an event costs one native call where the compiled kernels cover the model; elsewhere PyTorch does the same more
+    slowly.
+    All methods may be called from several threads; events of one id are taken in the order of the calls.
+
+    Args:
+        model: a trained model that reads forward only.
+        max_ids: for how many ids a state is kept. When one more comes, the id without an event for the longest time is
+            forgotten; should it come again, it begins anew.
+        late: what becomes of an event that is older than the last one of its id. "refuse" raises ValueError, "drop"
+            leaves it out and answers None, "clamp" takes it as if it had come at the time of the last one.
+        on_evict: called with every id that is forgotten, after the call that made it so.
+
+    Attributes:
+        evicted: how many ids were forgotten so far.
+        native: whether the compiled engine is used.
+    """
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        *,
+        max_ids: int = 100_000,
+        late: Late = "refuse",
+        on_evict: Callable[[Hashable], None] | None = None,
+    ) -> None:
+        if not isinstance(model, SequenceModel):
+            raise TypeError(
+                f"a stream takes a lapse.SequenceModel, got {type(model).__name__}; of an ensemble, give one of its "
+                "networks"
+            )
+        if max_ids < 1:
+            raise ValueError(f"max_ids must be at least 1, got {max_ids}")
+        if late not in POLICIES:
+            raise ValueError(f"late must be one of {', '.join(map(repr, POLICIES))}, got {late!r}")
+        self.late, self.max_ids, self.evicted = late, max_ids, 0
+        frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+        self.step = Step(frozen)
+        self.head = frozen.head
+        self._values = Values("feature", frozen.schema.features)
+        self._static = Values("static feature", frozen.schema.static)
+        self._layout = Layout(self.step)
+        self._dtype = np.dtype(str(self.step.dtype).removeprefix("torch."))
+        self._arena = Arena(self._layout.width, self._dtype, max_ids)
+        self._slots: OrderedDict[Hashable, int] = (
+            OrderedDict()
+        )  # the id without an event for the longest time is first
+        self._first_row = self._row_for(None) if self._may_begin_anywhere else None
+        self._engine = self._choose_engine()
+        self._lock = threading.Lock()
+        self._on_evict, self._forgotten = on_evict, list[Hashable]()
+        self._one = self._events(1)
+        self._one_row, self._one_output = self._one.values[0], self._one.output[0]
+
+    @property
+    def native(self) -> bool:
+        """Whether the compiled engine is used."""
+        return isinstance(self._engine, NativeEngine)
+
+    @property
+    def ids(self) -> list[Hashable]:
+        """The ids that have a state, the one without an event for the longest time first."""
+        with self._lock:
+            return list(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the states take, in bytes."""
+        return self._arena.nbytes
+
+    def open(self, id: Hashable, *, start: float | None = None, static: Values_ | None = None) -> None:
+        """Say what is known of an id before its first event. Ids without anything to say need not be opened.
+
+        Args:
+            id: the id; one that has a state already begins anew.
+            start: when its time began, if that was before its first event.
+            static: its static features, by name or in order.
+        """
+        row = self._row_for(self._static.numbers(static) if static is not None else None)
+        with self._lock:
+            self._arena.rows[self._slot(id, fresh=True)] = row
+            self._arena.times[self._slots[id]] = math.nan if start is None else float(start)
+        self._tell()
+
+    def push(self, id: Hashable, time: float, values: Values_) -> Answer | None:
+        """Take an event and answer: what `predict` would say of the id's events so far.
+
+        Args:
+            id: which sequence it belongs to; any hashable object.
+            time: when it happened, in the unit of the training table.
+            values: what was observed: numbers in the order of the model's features, or by name; NaN or None for what
+                was not observed.
+
+        Returns:
+            The answer; None if the event came too late and `late` is "drop".
+        """
+        events = self._one
+        with self._lock:
+            self._read(values, self._one_row)
+            events.when[0] = time
+            known = id in self._slots
+            events.slots[0] = self._slot(id)
+            if not self._engine.take(self._arena, events) or events.status[0] != TAKEN:
+                if not known:
+                    self._release(id)
+                if events.status[0] == LATE and self.late == "drop":
+                    return None
+                raise self._refusal(events, [id])
+            raw = self._one_output.copy()
+        if self._forgotten:
+            self._tell()
+        return Answer(self.head, raw)
+
+    def push_many(self, ids: Sequence[Hashable], times: Any, values: Any) -> Answers:
+        """Take many events, of any ids in any order, and answer each.
+
+        They are taken in groups. If one is refused, its group and those after it are not taken, and the error says so.
+
+        Args:
+            ids: N ids.
+            times: (N,), when each happened.
+            values: (N, F) numbers, NaN where nothing was observed; or N values as `push` takes them.
+        """
+        when = np.asarray(times, np.float64)
+        numbers = self._read_many(values)
+        if not len(ids) == len(when) == len(numbers):
+            raise ValueError(
+                f"got {len(ids)} ids, {len(when)} times and {len(numbers)} values, expected as many of each"
+            )
+        raw = np.full((len(ids), self.head.width), np.nan, self._dtype)
+        taken = np.zeros(len(ids), bool)
+        size = min(MOST_AT_ONCE, self.max_ids)  # so that no id of a group is forgotten within it
+        for first in range(0, len(ids), size):
+            part = slice(first, first + size)
+            events = self._events(len(when[part]))
+            events.when[:], events.values[:] = when[part], numbers[part]
+            with self._lock:
+                self._take_group(ids[part], events, first)
+            taken[part] = events.status == TAKEN
+            raw[part][taken[part]] = events.output[taken[part]]
+            self._tell()
+        return Answers(self.head, raw, taken)
+
+    def ask(self, id: Hashable, time: float) -> Answer:
+        """What the model believes at a time after the last event of an id; asking changes nothing.
+
+        Only a model that takes a gap in pieces can say that: `ode-lstm` with form="jump", `gru-d`, `ct-lstm`.
+
+        Args:
+            id: an id that had an event.
+            time: when, not before its last event.
+        """
+        with self._lock:
+            slot = self._slots.get(id)
+            if slot is None or math.isnan(last := float(self._arena.times[slot])):
+                raise KeyError(f"there was no event of {id!r} yet, or it was forgotten")
+            row = self._arena.rows[slot : slot + 1].copy()
+        if not time >= last:
+            raise ValueError(
+                f"{id!r} is asked at {time}, and its last event was at {last}; ask at a time after it"
+            )
+        span = torch.tensor([np.float32(time - last)])
+        with torch.no_grad():
+            seen = self.step.between(span, self._layout.read(row))
+            return Answer(self.head, self.step.outputs(seen, self._layout.static(row))[0].numpy())
+
+    def forget(self, id: Hashable) -> None:
+        """Drop the state of an id; nothing happens if there is none.
+
+        Args:
+            id: the id.
+        """
+        with self._lock:
+            if id in self._slots:
+                self._release(id)
+
+    def snapshot(self, path: str | Path) -> None:
+        """Write the states of all ids to one file, whole or not at all.
+
+        Args:
+            path: the file; one that is there is replaced.
+        """
+        from lapse.streaming import snapshot
+
+        with self._lock:
+            slots = list(self._slots.values())
+            kept = snapshot.Kept(
+                list(self._slots), self._arena.rows[slots], self._arena.times[slots], self.evicted
+            )
+        snapshot.save(kept, self.step.model, Path(path))
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a snapshot: the answers are those that the stream would have given that wrote it, to the bit.
+
+        Args:
+            path: a file that `snapshot` wrote, of a stream of the same model.
+        """
+        from lapse.streaming import snapshot
+
+        kept = snapshot.load(self.step.model, Path(path))
+        with self._lock:
+            self._arena = Arena(self._layout.width, self._dtype, self.max_ids)
+            self._slots.clear()
+            self.evicted = kept.evicted
+            for id, row, time in zip(kept.ids, kept.rows, kept.times, strict=True):
+                slot = self._slot(id, fresh=True)
+                self._arena.rows[slot], self._arena.times[slot] = row, time
+        self._tell()
+
+    # The rest is called with the lock held, or before there is any other thread.
+
+    def _choose_engine(self) -> NativeEngine | ReferenceEngine:
+        reference = ReferenceEngine(self.step, self._layout, self.late)
+        if (choice := chosen_backend()) == "reference":
+            return reference
+        try:
+            engine = NativeEngine(self.step, self._layout, self.late)
+            check_agreement(engine, reference, self.step, self._layout)
+        except NotServed as reason:
+            if choice == "fused":
+                raise RuntimeError(
+                    f"no compiled stream for this model: {reason}; use backend('auto')"
+                ) from reason
+            return reference
+        return engine
+
+    def _events(self, count: int) -> Events:
+        events = Events(count, self._values.size, self.head.width, self._dtype)
+        self._engine.prepare(events)
+        return events
+
+    @property
+    def _may_begin_anywhere(self) -> bool:
+        """Whether an id may come without static features."""
+        return all(column.optional for column in self.step.model.schema.static)
+
+    def _row_for(self, static: list[float] | None) -> Array:
+        """The row of an id before its first event."""
+        if static is None and not self._may_begin_anywhere:
+            needed = [column.name for column in self.step.model.schema.static if not column.optional]
+            raise ValueError(
+                f"the model needs {', '.join(needed)} of every id: open(id, static=...) before its first event"
+            )
+        return self._layout.first_row(self.step, static)
+
+    def _slot(self, id: Hashable, *, fresh: bool = False) -> int:
+        """The row of an id, which is now the newest; a new one for an id that has none, or if it begins anew."""
+        slot = self._slots.get(id)
+        if slot is None:
+            if self._first_row is None and not fresh:
+                self._row_for(None)  # raises
+            if len(self._slots) >= self.max_ids:
+                self._forget_oldest()
+            slot = self._slots[id] = self._arena.take()
+            if self._first_row is not None:
+                self._arena.rows[slot] = self._first_row
+            self._arena.times[slot] = math.nan
+        else:
+            self._slots.move_to_end(id)
+        return slot
+
+    def _forget_oldest(self) -> None:
+        id, slot = self._slots.popitem(last=False)
+        self._arena.free.append(slot)
+        self.evicted += 1
+        if self._on_evict is not None:
+            self._forgotten.append(id)
+
+    def _release(self, id: Hashable) -> None:
+        self._arena.free.append(self._slots.pop(id))
+
+    def _tell(self) -> None:
+        """Report the ids that were forgotten; without the lock, so that the callback may use the stream."""
+        while self._forgotten and self._on_evict is not None:
+            self._on_evict(self._forgotten.pop(0))
+
+    def _take_group(self, ids: Sequence[Hashable], events: Events, first: int) -> None:
+        new = [id for id in ids if id not in self._slots]
+        events.slots[:] = [self._slot(id) for id in ids]
+        if self._engine.take(self._arena, events) and (events.status <= LATE).all():
+            return
+        for id in new:
+            if id in self._slots and math.isnan(self._arena.times[self._slots[id]]):
+                self._release(id)
+        raise self._refusal(events, ids, first)
+
+    def _read(self, values: Values_, to: Array) -> None:
+        """The numbers of one event."""
+        if not self._values.plain or isinstance(values, Mapping):
+            to[:] = self._values.numbers(values)
+            return
+        try:
+            fits = len(values) == len(to)
+            if fits:
+                to[:] = values
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            to[:] = self._values.numbers(values)  # says what is wrong
+
+    def _read_many(self, values: Any) -> Array:
+        if isinstance(values, np.ndarray) and self._values.plain and values.ndim == 2:
+            if values.shape[1] != self._values.size:
+                self._values.numbers(values[0])  # says what is wrong
+            return values
+        return np.array([self._values.numbers(one) for one in values], self._dtype).reshape(
+            -1, self._values.size
+        )
+
+    def _refusal(self, events: Events, ids: Sequence[Hashable], first: int = 0) -> Exception:
+        """What is wrong with the first event that is refused."""
+        bad = events.status != TAKEN if self.late != "drop" else events.status > LATE
+        k = int(np.flatnonzero(bad)[0])
+        status, time = int(events.status[k]), float(events.when[k])
+        where = f"the event of {ids[k]!r} at {time:g}" + (f" (number {first + k})" if len(events) > 1 else "")
+        taken = f"; the {first} events before its group were taken" if first else ""
+        if status == LATE:
+            last = float(self._arena.times[events.slots[k]])
+            return ValueError(
+                f"{where} is older than the one before it, at {last:g}; late={self.late!r} refuses it{taken}"
+            )
+        if status == BAD_TIME:
+            return ValueError(f"{where} has no time; expected a finite number{taken}")
+        if status == BAD_VALUE:
+            return ValueError(f"{where} has an infinite value; what was not observed is NaN or None{taken}")
+        return NonFiniteError(
+            f"{where} makes the state or the answer NaN or infinite; it was left out. Likely cause: values far from "
+            "those of training (set clip= in the model)"
+        )

@@ -1,0 +1,514 @@
+"""A stream equals the batch model under any order of ids, forgets no more than it says, and goes on after a restart."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lapse
+from lapse import Sequences, Stream
+from lapse.kernels import native
+from lapse.models import MODELS, SequenceModel, registry
+from lapse.streaming import Answer
+
+COMPILED = native.library() is not None
+
+
+def sequences(
+    *,
+    count: int = 9,
+    features: int = 3,
+    missing: float = 0.0,
+    per_step: bool = False,
+    seed: int = 0,
+    **more: Any,
+) -> Sequences:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 9, count)
+    values = [random.normal(3.0, 2.0, (n, features)) for n in lengths]
+    for array in values:
+        array[random.random(array.shape) < missing] = np.nan
+    values[0][0] = 1.0
+    targets: Any = random.integers(0, 3, count)
+    if per_step:
+        targets = [random.normal(size=(n, features)) for n in lengths]
+    times = [np.cumsum(random.exponential(size=n)) + random.normal() for n in lengths]
+    return Sequences.from_arrays(
+        values, times, targets=targets, per_step=per_step, ids=[f"id{i}" for i in range(count)], **more
+    )
+
+
+def model_for(data: Sequences, *, seed: int = 0, **config: Any) -> SequenceModel:
+    torch.manual_seed(seed)
+    model = SequenceModel.for_data(data, **{"hidden_size": 12, **config})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model.eval()
+
+
+def events_of(data: Sequences, seed: int = 0) -> Iterator[tuple[int, int]]:
+    """All events as (sequence, number), sequences shuffled into each other, each in its own order."""
+    deck = np.repeat(np.arange(len(data)), data.lengths)
+    np.random.default_rng(seed).shuffle(deck)
+    number = [0] * len(data)
+    for i in deck.tolist():
+        yield i, number[i]
+        number[i] += 1
+
+
+def prefixes(model: SequenceModel, data: Sequences) -> dict[tuple[int, int], np.ndarray]:
+    """The raw outputs of the batch model for the first n events of every sequence."""
+    data = replace(data, targets=None, per_step=False)
+    found: dict[tuple[int, int], np.ndarray] = {}
+    if model.head.per_step:
+        outputs = iter(model.outputs(data).numpy())
+        return {(i, k): next(outputs) for i in range(len(data)) for k in range(data.lengths[i])}
+    for n in range(1, int(data.lengths.max()) + 1):
+        longer = np.flatnonzero(data.lengths >= n).tolist()
+        cut = Sequences.from_arrays(
+            [_values(data, i)[:n] for i in longer],
+            [_times(data, i)[:n] for i in longer],
+            static=None if data.static is None else _static(data)[longer],
+            starts=None if data.starts is None else data.starts[longer],
+            features=data.features,
+            static_features=data.static_features,
+        )
+        found |= {(i, n - 1): row for i, row in zip(longer, model.outputs(cut).numpy(), strict=True)}
+    return found
+
+
+def _static(data: Sequences) -> np.ndarray:
+    assert data.static is not None
+    return (
+        data.static if data.static_observed is None else np.where(data.static_observed, data.static, np.nan)
+    )
+
+
+def _times(data: Sequences, i: int) -> np.ndarray:
+    return data.times[data.offsets[i] : data.offsets[i + 1]]
+
+
+def _values(data: Sequences, i: int) -> np.ndarray:
+    part = slice(data.offsets[i], data.offsets[i + 1])
+    return (
+        data.values[part]
+        if data.observed is None
+        else np.where(data.observed[part], data.values[part], np.nan)
+    )
+
+
+def push(stream: Stream, id: Any, time: float, values: Any) -> np.ndarray:
+    """The raw outputs after an event that is taken."""
+    answer = stream.push(id, time, values)
+    assert answer is not None
+    return answer.raw
+
+
+def check_equal(model: SequenceModel, data: Sequences, stream: Stream, seed: int = 0) -> None:
+    """Every answer of the stream is that of the batch model for the events so far."""
+    expected = prefixes(model, data)
+    for i in range(len(data)):
+        static = None if data.static is None else _static(data)[i].tolist()
+        start = None if data.starts is None else float(data.starts[i])
+        if static is not None or start is not None:
+            stream.open(i, start=start, static=static)
+    for i, k in events_of(data, seed):
+        raw = push(stream, i, float(_times(data, i)[k]), _values(data, i)[k])
+        np.testing.assert_allclose(raw, expected[i, k], rtol=1e-6, atol=2e-6, err_msg=f"{i}, {k}")
+
+
+def streams(model: SequenceModel, **options: Any) -> list[Stream]:
+    with lapse.backend("reference"):
+        found = [Stream(model, **options)]
+    if COMPILED:
+        found.append(Stream(model, **options))
+        assert not found[0].native
+    return found
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    f"{name} {form}".strip(): {"model": name, "options": {"form": form} if form else {}}
+    for name, layer in registry.layers().items()
+    for form in layer.forms or ("",)
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_model_answers_as_in_a_batch(name: str) -> None:
+    data = sequences(missing=0.3)
+    model = model_for(data, **LAYERS[name])
+    for stream in streams(model):
+        check_equal(model, data, stream)
+
+
+def test_the_models_of_the_paper_are_served_natively() -> None:
+    if not COMPILED:
+        pytest.skip("no C++ compiler")
+    data = sequences()
+    served = [name for name in MODELS if Stream(model_for(data, model=name)).native]
+    assert set(served) >= {
+        "ode-lstm",
+        "lstm",
+        "gru-d",
+        "ct-lstm",
+        "ct-gru",
+        "ode-rnn",
+        "ct-rnn",
+        "phased-lstm",
+    }
+
+
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "two layers": ({}, {"num_layers": 2}),
+    "last, mean and max": ({}, {"pooling": "last+mean+max"}),
+    "attention": ({}, {"pooling": "attention"}),
+    "hidden readout": ({}, {"readout": "mlp", "readout_size": 20}),
+    "summaries": ({"missing": 0.4}, {"summaries": True}),
+    "summaries of all": ({}, {"summaries": True}),
+    "clipped": ({}, {"clip": 0.5}),
+    "robust, own unit": ({}, {"scaling": "robust", "time_unit": 0.3}),
+    "one answer per event": ({"per_step": True}, {}),
+    "the event again": ({"per_step": True, "missing": 0.3}, {"readout_input": True}),
+    "differences": ({"per_step": True, "missing": 0.3}, {"difference": True}),
+    "differences, gaussian": ({"per_step": True}, {"difference": True, "head": "gaussian"}),
+    "gru-d, nothing missing": ({}, {"model": "gru-d"}),
+    "starts": ({"starts": np.full(9, -20.0)}, {}),
+    "static": ({"static": np.random.default_rng(1).normal(size=(9, 2))}, {"static": "state+head+table"}),
+    "static, not always known": (
+        {"static": np.where(np.arange(18).reshape(9, 2) % 5 == 0, np.nan, np.arange(18).reshape(9, 2))},
+        {"static": "state+head+table"},
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_of_model_answers_as_in_a_batch(shape: str) -> None:
+    given_data, config = SHAPES[shape]
+    data = sequences(**given_data)
+    if data.static is not None:
+        config = {"model": "ode-lstm", **config}
+    model = model_for(data, **config)
+    for stream in streams(model):
+        check_equal(model, data, stream)
+    if COMPILED and shape != "attention":
+        assert stream.native
+
+
+def test_double_precision() -> None:
+    data = sequences(missing=0.2)
+    model = model_for(data).double()
+    for stream in streams(model):
+        check_equal(model, data, stream)
+
+
+@pytest.fixture(scope="module")
+def jump() -> SequenceModel:
+    return model_for(sequences(), options={"form": "jump"})
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    order=st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    size=st.integers(1, 7),
+    seed=st.integers(0, 99),
+)
+def test_any_order_and_any_grouping_gives_the_same_answers(
+    jump: SequenceModel, order: list[int], size: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    values, times = random.normal(3, 2, (len(order), 3)), np.cumsum(random.exponential(size=len(order)))
+    alone = {id: Stream(jump) for id in set(order)}
+    one, many = Stream(jump), Stream(jump)
+    grouped = [
+        raw
+        for first in range(0, len(order), size)
+        for raw in many.push_many(
+            order[first : first + size], times[first : first + size], values[first : first + size]
+        ).raw
+    ]
+    for k, id in enumerate(order):
+        expected = push(alone[id], id, times[k], values[k])
+        np.testing.assert_array_equal(push(one, id, times[k], values[k]), expected)
+        np.testing.assert_array_equal(grouped[k], expected)
+
+
+def test_an_answer_has_the_columns_of_predict(jump: SequenceModel) -> None:
+    data = sequences()
+    stream = Stream(jump)
+    answers = [stream.push(i, float(_times(data, i)[k]), _values(data, i)[k]) for i, k in events_of(data)]
+    last = {i: answer for (i, _), answer in zip(events_of(data), answers, strict=True)}
+    expected = jump.predict(data).columns
+    for i in range(len(data)):
+        answer = last[i]
+        assert isinstance(answer, Answer)
+        assert list(answer) == list(expected)
+        assert len(answer) == len(expected)
+        assert answer["prediction"] == expected["prediction"][i]
+        assert answer["p_0"] == pytest.approx(expected["p_0"][i], abs=1e-6)
+    assert "prediction" in repr(answers[0])
+
+
+def test_asking_changes_nothing_and_finds_what_the_next_event_will(jump: SequenceModel) -> None:
+    for asked, silent in zip(streams(jump), streams(jump), strict=True):
+        for stream in (asked, silent):
+            stream.push("a", 1.0, [1.0, 2.0, 3.0])
+        now = asked.ask("a", 1.0)
+        later = [asked.ask("a", time).raw for time in (1.5, 2.0, 50.0)]
+        assert all(not np.array_equal(a, b) for a, b in itertools.pairwise(later))
+        first, second = (push(s, "a", 3.0, [0.0, 1.0, 2.0]) for s in (asked, silent))
+        np.testing.assert_array_equal(first, second)
+        again = push(Stream(jump), "a", 1.0, [1.0, 2.0, 3.0])
+        np.testing.assert_allclose(now.raw, again, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [{"pooling": "last+mean+max+attention"}, {"summaries": True}], ids=str)
+def test_asking_keeps_what_is_over_events(config: dict[str, Any]) -> None:
+    model = model_for(sequences(), model="ct-lstm", **config)
+    stream = Stream(model)
+    raw = push(stream, "a", 1.0, [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(stream.ask("a", 1.0).raw, raw, rtol=1e-5, atol=1e-6)
+
+
+def test_asking_differences() -> None:
+    data = sequences(per_step=True)
+    stream = Stream(model_for(data, model="gru-d", difference=True))
+    raw = push(stream, "a", 1.0, [1.0, 2.0, 3.0])
+    assert stream.ask("a", 2.0).raw.shape == raw.shape
+
+
+def test_asking_is_refused_where_it_has_no_meaning(jump: SequenceModel) -> None:
+    stream = Stream(jump)
+    with pytest.raises(KeyError, match="no event of 'a' yet"):
+        stream.ask("a", 1.0)
+    stream.open("a", start=0.0)
+    stream.push("a", 5.0, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="its last event was at 5"):
+        stream.ask("a", 4.0)
+    driven = Stream(model_for(sequences()))
+    driven.push("a", 5.0, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"cannot be asked between events.*form=jump"):
+        driven.ask("a", 6.0)
+    seeing = Stream(model_for(sequences(per_step=True), model="gru-d", readout_input=True))
+    seeing.push("a", 5.0, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="sees the values of an event"):
+        seeing.ask("a", 6.0)
+
+
+@pytest.mark.parametrize("engine", range(1 + COMPILED))
+def test_late_events(jump: SequenceModel, engine: int) -> None:
+    x = [1.0, 2.0, 3.0]
+    refusing, dropping, clamping = (streams(jump, late=late)[engine] for late in ("refuse", "drop", "clamp"))
+    for stream in (refusing, dropping, clamping):
+        stream.push("a", 5.0, x)
+    with pytest.raises(ValueError, match="the event of 'a' at 4 is older than the one before it, at 5"):
+        refusing.push("a", 4.0, x)
+    assert dropping.push("a", 4.0, x) is None
+    np.testing.assert_array_equal(push(clamping, "a", 4.0, x), push(refusing, "a", 5.0, x))
+    with pytest.raises(ValueError, match=r"of 'a' at 4 \(number 1\)"):
+        refusing.push_many(["b", "a", "a"], [1.0, 4.0, 9.0], [x, x, x])
+    assert "b" not in refusing.ids  # none of the group was taken
+    answers = dropping.push_many(["b", "a", "b"], [1.0, 4.0, 2.0], [x, x, x])
+    assert answers.taken.tolist() == [True, False, True]
+    assert [answer is None for answer in answers] == [False, True, False]
+    assert len(answers.columns()["prediction"]) == 2
+    assert len(answers) == 3
+
+
+@pytest.mark.parametrize("engine", range(1 + COMPILED))
+def test_bad_events_leave_no_trace(jump: SequenceModel, engine: int) -> None:
+    stream = streams(jump)[engine]
+    wrong: list[tuple[float, Any, str]] = [
+        (np.nan, [1.0, 2.0, 3.0], "has no time"),
+        (np.inf, [1.0, 2.0, 3.0], "has no time"),
+        (1.0, [1.0, np.inf, 3.0], "has an infinite value"),
+        (1.0, [1.0, 2.0], "expected one value per feature, 3"),
+        (1.0, 2.0, "expected one value per feature, 3"),
+        (1.0, ["x", 2.0, 3.0], "is 'x', expected a number"),
+        (1.0, {"x0": 1.0, "f1": 1.0}, "there is no feature"),
+    ]
+    for time, values, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            stream.push("a", time, values)
+    assert len(stream) == 0
+    with pytest.raises(ValueError, match="2 ids, 1 times and 1 values"):
+        stream.push_many(["a", "b"], [1.0], [[1.0, 2.0, 3.0]])
+    with pytest.raises(ValueError, match="expected one value per feature"):
+        stream.push_many(["a"], [1.0], np.zeros((1, 2)))
+    names = stream.step.model.schema.inputs
+    by_name = push(stream, "a", 1.0, {names[2]: 3.0, names[0]: 1.0})
+    np.testing.assert_array_equal(by_name, push(stream, "b", 1.0, [1.0, None, 3.0]))
+
+
+@pytest.mark.parametrize("engine", range(1 + COMPILED))
+def test_an_event_that_diverges_is_left_out(engine: int) -> None:
+    model = model_for(sequences(), model="ode-rnn", scaling="none", options={"form": "jump"})
+    with torch.no_grad():
+        for parameter in model.readout.parameters():
+            parameter.fill_(3e38)
+    stream, x = streams(model)[engine], [1.0, 2.0, 3.0]
+    with pytest.raises(lapse.heads.NonFiniteError, match="it was left out"):
+        stream.push("a", 1.0, x)
+    with pytest.raises(lapse.heads.NonFiniteError, match="it was left out"):
+        stream.push_many(["a", "b"], [1.0, 1.0], [x, x])
+    assert len(stream) == 0
+
+
+def test_the_id_without_an_event_for_the_longest_time_is_forgotten(jump: SequenceModel) -> None:
+    told: list[Any] = []
+    stream, x = Stream(jump, max_ids=2, on_evict=told.append), [1.0, 2.0, 3.0]
+    first = push(stream, "a", 1.0, x)
+    stream.push("b", 1.0, x)
+    stream.push("a", 2.0, x)
+    stream.push("c", 1.0, x)
+    assert (told, stream.ids, stream.evicted) == (["b"], ["a", "c"], 1)
+    stream.push_many(["d", "e", "f", "d"], [1.0, 1.0, 1.0, 2.0], [x] * 4)
+    assert (told, stream.ids, len(stream)) == (["b", "a", "c", "d", "e"], ["f", "d"], 2)
+    np.testing.assert_array_equal(push(stream, "a", 0.0, x), first)  # it begins anew
+    stream.forget("a")
+    stream.forget("nobody")
+    assert "a" not in stream.ids
+
+
+def test_memory_is_bounded_and_small(jump: SequenceModel) -> None:
+    stream = Stream(jump, max_ids=1000)
+    values = np.zeros((5000, 3))
+    stream.push_many(list(range(5000)), np.zeros(5000), values)
+    assert len(stream) == 1000
+    assert stream.nbytes / 1000 < 10_000
+
+
+def test_threads_do_not_disturb_each_other(jump: SequenceModel) -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(8, 50, 3))
+    shared, results = Stream(jump), {}
+
+    def work(id: int) -> None:
+        results[id] = [push(shared, id, float(k), values[id, k]) for k in range(50)]
+
+    threads = [threading.Thread(target=work, args=(id,)) for id in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone = Stream(jump)
+    for id in range(8):
+        for k in range(50):
+            np.testing.assert_array_equal(results[id][k], push(alone, id, float(k), values[id, k]))
+
+
+def test_a_stream_keeps_its_weights(jump: SequenceModel) -> None:
+    model = model_for(sequences(), options={"form": "jump"})
+    stream, before = Stream(model), Stream(jump)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    a, b = (push(one, 1, 0.0, [1.0, 2.0, 3.0]) for one in (stream, before))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_snapshot_and_restore_in_the_middle_go_on_to_the_bit(jump: SequenceModel, tmp_path: Path) -> None:
+    data = sequences(count=20)
+    whole, first, events = Stream(jump), Stream(jump), list(events_of(data))
+    middle = len(events) // 2
+    expected = [push(whole, f"{i}", float(_times(data, i)[k]), _values(data, i)[k]) for i, k in events]
+    for i, k in events[:middle]:
+        first.push(f"{i}", float(_times(data, i)[k]), _values(data, i)[k])
+    first.snapshot(tmp_path / "stream.safetensors")
+    second = Stream(jump)
+    second.restore(tmp_path / "stream.safetensors")
+    assert second.ids == first.ids
+    for (i, k), old in zip(events[middle:], expected[middle:], strict=True):
+        raw = push(second, f"{i}", float(_times(data, i)[k]), _values(data, i)[k])
+        np.testing.assert_array_equal(raw, old)
+    small = Stream(jump, max_ids=3)
+    small.restore(tmp_path / "stream.safetensors")
+    assert small.ids == first.ids[-3:]
+
+
+def test_snapshots_that_do_not_fit_are_refused(jump: SequenceModel, tmp_path: Path) -> None:
+    path, stream = tmp_path / "stream.safetensors", Stream(jump)
+    stream.push(1, 0.0, [1.0, 2.0, 3.0])
+    stream.snapshot(path)
+    with pytest.raises(ValueError, match="another model"):
+        Stream(model_for(sequences(), seed=5)).restore(path)
+    whole = path.read_bytes()
+    for place in (len(whole) - 3, 40):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"damaged|says format"):
+            stream.restore(path)
+    stream.push((1, 2), 0.0, [1.0, 2.0, 3.0])
+    with pytest.raises(TypeError, match=r"text or whole numbers can be stored, got \(1, 2\)"):
+        stream.snapshot(path)
+
+
+def test_words_become_one_number_per_category() -> None:
+    frame: dict[str, list[Any]] = {
+        "id": ["a", "a", "b", "b"],
+        "time": [0.0, 1.0, 0.0, 2.0],
+        "pressure": [1.0, 2.0, 3.0, 4.0],
+        "state": ["on", "off", "on", "off"],
+        "target": [0, 0, 1, 1],
+    }
+    import pandas
+
+    table = pandas.DataFrame(frame)
+    data = Sequences.from_frame(table, id="id", time="time", values=["pressure", "state"], target="target")
+    model = model_for(data)
+    stream = Stream(model)
+    raws = [
+        push(stream, id, time, {"pressure": p, "state": s})
+        for id, time, p, s in zip(frame["id"], frame["time"], frame["pressure"], frame["state"], strict=True)
+    ]
+    np.testing.assert_allclose([raws[1], raws[3]], model.outputs(data).numpy(), rtol=1e-5, atol=1e-6)
+    many = Stream(model).push_many(["a", "a"], [0.0, 1.0], [[1.0, "on"], [2.0, "off"]])
+    np.testing.assert_array_equal(many.raw[1], raws[1])
+    stream.push("c", 0.0, [1.0, "never seen"])  # taken as not observed
+
+
+def test_static_features_that_training_always_had_must_be_given() -> None:
+    data = sequences(static=np.random.default_rng(1).normal(size=(9, 2)))
+    stream = Stream(model_for(data))
+    with pytest.raises(ValueError, match="open\\(id, static="):
+        stream.push("a", 0.0, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="expected one value per static feature"):
+        stream.open("a", static=[1.0])
+    stream.open("a", static=[1.0, 2.0])
+    stream.push("a", 0.0, [1.0, 2.0, 3.0])
+
+
+def test_wrong_arguments(jump: SequenceModel) -> None:
+    with pytest.raises(TypeError, match=r"takes a lapse\.SequenceModel, got Linear"):
+        Stream(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_ids must be at least 1"):
+        Stream(jump, max_ids=0)
+    with pytest.raises(ValueError, match="late must be one of 'refuse'"):
+        Stream(jump, late="ignore")  # type: ignore[arg-type]
+    backward = model_for(sequences(), options={"bidirectional": True})
+    with pytest.raises(ValueError, match="needs a sequence as a whole"):
+        Stream(backward)
+    with lapse.backend("fused"), pytest.raises(RuntimeError, match="no compiled stream for this model"):
+        Stream(model_for(sequences(), pooling="attention"))
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_ids_for_long_take_no_more_memory() -> None:
+    resource = pytest.importorskip("resource")
+    stream = Stream(model_for(sequences(), hidden_size=64), max_ids=100_000)
+    ids, values = list(range(100_000)), np.zeros((100_000, 3))
+    stream.push_many(ids, np.zeros(100_000), values)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for hour in range(1, 6):
+        stream.push_many([id + 7 * hour for id in ids], np.full(100_000, float(hour)), values)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1.05 * before
+    assert stream.nbytes < 100_000 * 10_000

@@ -67,8 +67,8 @@ class Stream:
     ) -> None:
         if not isinstance(model, SequenceModel):
             raise TypeError(
-                f"a stream takes a lapse.SequenceModel, got {type(model).__name__}; of an ensemble, give one of its "
-                "networks"
+                f"a stream takes a lapse.SequenceModel, got {type(model).__name__}; an ensemble, which averages "
+                "networks with trees on summaries, answers for whole sequences only"
             )
         if max_ids < 1:
             raise ValueError(f"max_ids must be at least 1, got {max_ids}")
@@ -106,6 +106,9 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    def __contains__(self, id: Hashable) -> bool:
+        return id in self._slots
 
     @property
     def nbytes(self) -> int:

@@ -179,5 +179,5 @@ def test_lightning_takes_the_loader_and_resumes_its_order(tmp_path: Path) -> Non
 
 
 def test_a_batch_size_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
         ragged([1]).batches(0)

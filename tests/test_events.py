@@ -54,7 +54,7 @@ def test_no_two_neighbours_are_alike(part: np.ndarray) -> None:
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="got shape"):
         encode_events(np.zeros((2, 2, 2)))
-    with pytest.raises(ValueError, match="offsets must rise from 0 to 3"):
+    with pytest.raises(ValueError, match="offsets must be whole numbers that rise from 0 to 3"):
         encode_events([1, 2, 3], offsets=[0, 2])
     with pytest.raises(ValueError, match="event 1 is at time 4"):
         decode_events(Events(np.array([1, 0]), np.array([4, 4]), np.array([0, 2])))

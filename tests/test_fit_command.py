@@ -101,14 +101,14 @@ def test_a_table_that_differs_is_described_by_name(folder):
 
 def test_mistakes_end_in_a_line(folder, tmp_path):
     table = folder / "pbc2.csv"
-    for arguments, message in (
-        (("fit", table, "--target", "dyed"), "did you mean 'died'"),
-        (("fit", tmp_path / "none.csv"), "there is no file"),
-        (("predict", tmp_path, table), "holds no model"),
-        (("example", "pbc2", "-o", tmp_path / "x.doc"), "no known kind"),
+    for arguments, status, message in (
+        (("fit", table, "--target", "dyed"), 2, "did you mean 'died'"),
+        (("fit", tmp_path / "none.csv"), 2, "does not exist"),
+        (("predict", tmp_path, table), 1, "holds no model"),
+        (("example", "pbc2", "-o", tmp_path / "x.doc"), 2, "no '.doc'"),
     ):
         done = lapse(*arguments)
-        assert done.exit_code == 1
+        assert done.exit_code == status
         assert message in " ".join(done.stderr.split())
     assert lapse("example", "pbc3").exit_code == 2
 

@@ -161,7 +161,7 @@ def test_free_text_is_no_category(convert: Any) -> None:
 
 
 def test_one_column_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="'temp' names two features"):
+    with pytest.raises(ValueError, match="values names 'temp' twice"):
         Sequences.from_frame(vitals(), id="patient", time="hour", values=["temp", "temp"])
 
 

@@ -15,6 +15,7 @@ SOURCE = Path(lapse.__file__).parent
 FLOW = (
     "torch_private",
     "extras",
+    "arguments",
     "rows",
     "examples",
     "references",

@@ -867,7 +867,7 @@ class TestConstruction:
 
     @pytest.mark.parametrize(("rtol", "atol"), [(-1e-3, 1e-3), (1e-3, -1e-3), (0.0, 0.0), (np.nan, 1.0)])
     def test_tolerances(self, rtol: float, atol: float) -> None:
-        with pytest.raises(ValueError, match="rtol and atol"):
+        with pytest.raises(ValueError, match=r"(rtol|atol) must"):
             Adaptive(DOPRI5, rtol, atol)
 
     @pytest.mark.parametrize("tableau", [EULER, RK4], ids=label)

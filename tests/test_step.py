@@ -143,7 +143,7 @@ def test_an_encoder_without_steps_says_so() -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [Classes("abc"), Labels("ab"), Numbers(("x", "y")), Gaussian(("x", "y")), Quantiles(("x", "y"))],
+    [Classes("abc"), Labels(["a", "b"]), Numbers(("x", "y")), Gaussian(("x", "y")), Quantiles(("x", "y"))],
     ids=lambda head: type(head).__name__,
 )
 def test_the_names_of_an_answer_are_those_of_the_predictions(head: Any) -> None:

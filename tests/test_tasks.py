@@ -150,7 +150,7 @@ def test_xor_distinct_blocks_share_nothing() -> None:
 
 @pytest.mark.parametrize("lengths", [(0, 5), (5, 5), (2, 34)])
 def test_xor_wrong_lengths(lengths: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"expected \(low, high\)"):
+    with pytest.raises(ValueError, match="lengths"):
         TASKS["xor-dense"].load(lengths=lengths)
 
 
@@ -393,5 +393,5 @@ def test_splits_list_their_parts(folder: Path) -> None:
 def test_xor_can_be_small() -> None:
     splits = TASKS["xor-event"].load(lengths=(2, 9), size=50)
     assert [len(part) for part in splits.parts().values()] == [45, 5, 5]
-    with pytest.raises(ValueError, match="at least 10 blocks"):
+    with pytest.raises(ValueError, match="size must be a whole number of at least 10"):
         TASKS["xor-event"].load(size=9)

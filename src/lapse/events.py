@@ -37,7 +37,7 @@ def encode_events(series: ArrayLike, *, offsets: ArrayLike | None = None) -> Eve
     >>> encode_events([1, 1, 1, 1, 0, 1])
     Events(symbols=array([1, 0, 1]), times=array([4, 5, 6]), offsets=array([0, 3]))
     """
-    flat, edges = _flattened(np.asarray(series), offsets)
+    flat, edges = _flattened(series, offsets)
     firsts, lengths = edges[:-1], np.diff(edges)
     ends = np.zeros(len(flat), bool)
     if len(flat):
@@ -68,21 +68,30 @@ def decode_events(events: Events) -> list[Array]:
     return np.split(flat, symbols_before[events.offsets[1:-1]])
 
 
-def _flattened(series: Array, offsets: ArrayLike | None) -> tuple[Array, Array]:
+def _flattened(given: ArrayLike, offsets: ArrayLike | None) -> tuple[Array, Array]:
+    try:
+        series = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(
+            f"series cannot be read as an array ({error}); give series of different lengths end to end, with offsets"
+        ) from error
     if offsets is not None:
-        edges = np.asarray(offsets, np.int64)
+        edges = np.asarray(offsets)
         if (
             series.ndim != 1
-            or len(edges) == 0
+            or edges.ndim != 1
+            or edges.dtype.kind not in "iu"
+            or not edges.size
             or edges[0] != 0
             or edges[-1] != len(series)
             or (np.diff(edges) < 0).any()
         ):
             raise ValueError(
-                f"offsets must rise from 0 to {len(series)}, the length of a flat series; got {edges}"
+                f"offsets must be whole numbers that rise from 0 to {series.size}, the length of a flat series; "
+                f"got {offsets}"
             )
-        return series, edges
+        return series, edges.astype(np.int64)
     if series.ndim not in (1, 2):
-        raise ValueError(f"expected one series (T,) or a series a row (S, T), got shape {series.shape}")
+        raise ValueError(f"series must be one (T,), or one per row (S, T), got shape {series.shape}")
     rows = np.atleast_2d(series)
     return rows.ravel(), np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]

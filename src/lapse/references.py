@@ -7,12 +7,29 @@ trained, stored and shown without a change in lapse.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 
-def is_reference(name: str) -> bool:
+def is_reference(name: object) -> bool:
     """Whether `name` has the form `package.module:Name`."""
-    return ":" in name
+    return isinstance(name, str) and ":" in name
+
+
+def known(name: object, table: Mapping[str, Any], what: str, form: str) -> Any:
+    """The entry of a table by its name, or None if the name is a reference, which is to be resolved.
+
+    Args:
+        name: the name or reference; ValueError for anything else.
+        table: the entries that lapse itself has.
+        what: what to call an entry in an error: "model".
+        form: the form of a reference: "package.module:Class".
+    """
+    if isinstance(name, str) and name in table:
+        return table[name]
+    if not is_reference(name):
+        raise ValueError(f"{what} must be one of {', '.join(table)}, or {form}, got {name!r}")
+    return None
 
 
 def resolve(reference: str) -> Any:

@@ -294,7 +294,10 @@ def _range(count: int) -> Tensor:
 
 
 def _whole_numbers(lengths: Tensor | Sequence[int]) -> Tensor:
-    lengths = torch.as_tensor(lengths).cpu()
+    try:
+        lengths = torch.as_tensor(lengths).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"lengths must be whole numbers, got {lengths!r}: {error}") from error
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"lengths must be whole numbers, got {lengths.dtype}")
     return lengths.long().contiguous()

@@ -64,8 +64,8 @@ def module_call() -> Any:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether a check may look at a tensor's values: not while a graph is captured, nor where `vmap` is at work."""
-    if torch.compiler.is_compiling():
+    """Whether checks may look at a tensor's values: not on the meta device, while a graph is captured, or in `vmap`."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
         return False
     while KNOWN and _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from lapse.arguments import check_count, check_flag, check_kind, check_number, check_share, is_number
 from lapse.estimators import recipe
 from lapse.estimators.ensemble import Ensemble
 from lapse.estimators.fitting import Plan, fit_ensemble
 from lapse.estimators.inputs import Columns, to_sequences
 from lapse.extras import extra
 from lapse.heads import Head
-from lapse.models import Predictions
+from lapse.models import ModelConfig, Predictions
 from lapse.sequences import Sequences
-from lapse.sequences.arrays import target_array
+from lapse.sequences.arrays import as_float32, per_sequence_array, real_numbers, target_array
 from lapse.sequences.ragged import Array
 from lapse.training import TrainConfig
 
@@ -141,9 +142,10 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
             sample_weight: (S,), how much each sequence counts; None for all the same.
             groups: (S,), which sequences must stay on one side of the internal split; None to take those of X.
         """
+        self._check()
         data = self._with_targets(self.sequences(X), y)
         if groups is not None:
-            data = replace(data, groups=np.asarray(groups))
+            data = replace(data, groups=per_sequence_array(groups, "groups"))
         if sample_weight is not None:
             data = replace(data, weights=_checked_weights(sample_weight, len(data)))
         self.n_features_in_ = data.num_features
@@ -189,10 +191,34 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{type(self).__name__} needs targets: pass y, or name the column of a table with target="
                 )
             return data
-        y = y if self.per_step else np.asarray(y)
-        if len(y) != len(data):
-            raise ValueError(f"y has {len(y)} targets for {len(data)} sequences; expected one for each")
-        return self._encoded(data, np.concatenate(list(y)) if self.per_step else y)
+        return self._encoded(data, self._targets(y, len(data)))
+
+    def _targets(self, y: Any, count: int) -> Array:
+        """y as an array: one row per sequence, or per event."""
+        if isinstance(y, str) or not hasattr(y, "__len__") or len(y) != count:
+            found = f"{len(y)} targets" if hasattr(y, "__len__") and not isinstance(y, str) else repr(y)
+            raise ValueError(f"y has {found} for {count} sequences; expected one for each")
+        try:
+            return np.concatenate(list(y)) if self.per_step else np.asarray(y)
+        except ValueError as error:
+            raise ValueError(f"y cannot be read as an array: {error}") from error
+
+    def _check(self) -> None:
+        """Refuse settings that could only fail, or mislead, after work was done."""
+        check_count("members", self.members)
+        check_count("random_state", self.random_state, 0)
+        for name in ("boosting", "summaries", "refit", "progress"):
+            check_flag(name, getattr(self, name))
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) != "auto":
+                check_count(name, getattr(self, name))
+        if self.bin is not None and self.bin != "auto":
+            check_number("bin", self.bin, "a positive number, 'auto' or None", least=0.0)
+        if not (is_number(self.validation) and 0 < self.validation < 1):
+            raise ValueError(f"validation must be above 0 and below 1, got {self.validation!r}")
+        check_share("dropout", self.dropout)
+        if self.settings is not None:
+            check_kind("settings", self.settings, Mapping)
 
     def _encoded(self, data: Sequences, y: Array) -> Sequences:
         """The sequences with targets (S, ...), or (N, ...) per event."""
@@ -243,7 +269,12 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
             "clip": 5.0,
             "state_dropout": self.dropout,
         }
-        return shared | self._whole_sequence() | dict(self.settings or {})
+        told = dict(self.settings or {})
+        if unknown := sorted(set(told) - {field.name for field in fields(ModelConfig)}):
+            raise ValueError(f"settings names {unknown[0]!r}, which is no field of ModelConfig")
+        settings: dict[str, Any] = shared | self._whole_sequence() | told
+        ModelConfig(**settings)  # refuses a wrong one before any work is done
+        return settings
 
     def _whole_sequence(self) -> dict[str, Any]:
         """What is different for one answer per sequence."""
@@ -252,7 +283,7 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
 
 def _checked_weights(sample_weight: Any, count: int) -> Array:
     """(S,) float32: one number per sequence, none negative or infinite, and at least one of them positive."""
-    weights = np.asarray(sample_weight, np.float32)
+    weights = as_float32(real_numbers(sample_weight, "sample_weight"))
     if weights.shape != (count,):
         raise ValueError(
             f"sample_weight has shape {weights.shape}, expected one number for each of {count} sequences"

@@ -32,9 +32,15 @@ class _OneClass(ClassifierMixin, IrregularEstimator):  # type: ignore[misc]
         return self
 
     def _encoded(self, data: Sequences, y: Array) -> Sequences:
-        check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         return replace(super()._encoded(data, codes.astype(np.int64)), classes=tuple(classes.tolist()))
+
+    def _targets(self, y: Any, count: int) -> Array:
+        classes = super()._targets(y, count)
+        if classes.dtype.kind in "fc" and not (np.isreal(classes) & np.isfinite(classes)).all():
+            raise ValueError("y has classes that are NaN, infinite or complex; leave out what is not known")
+        check_classification_targets(classes)
+        return classes
 
     def _probabilities(self, X: Any) -> Array:
         found = self.predictions(X)
@@ -79,7 +85,7 @@ class IrregularClassifier(_OneClass):
             sample_weight: (S,), how much each sequence counts.
         """
         data = self.sequences(X)
-        truth = self._labels(self._with_targets(data, None)) if y is None else y
+        truth = self._labels(self._with_targets(data, None)) if y is None else self._targets(y, len(data))
         return float(accuracy_score(truth, self.predict(data), sample_weight=sample_weight))
 
 
@@ -121,7 +127,7 @@ class IrregularLabeller(_OneClass):
             sample_weight: (S,), how much the events of each sequence count.
         """
         data = self.sequences(X)
-        truth = self._labels(self._with_targets(data, None)) if y is None else np.concatenate(list(y))
+        truth = self._labels(self._with_targets(data, None)) if y is None else self._targets(y, len(data))
         weights = None if sample_weight is None else np.repeat(sample_weight, data.lengths)
         return float(accuracy_score(truth, self.predictions(data)["prediction"], sample_weight=weights))
 
@@ -165,5 +171,5 @@ class IrregularMultiLabelClassifier(ClassifierMixin, IrregularEstimator):  # typ
             sample_weight: (S,), how much each sequence counts.
         """
         data = self.sequences(X)
-        truth = self._with_targets(data, None).targets if y is None else y
+        truth = self._with_targets(data, None).targets if y is None else self._targets(y, len(data))
         return float(accuracy_score(truth, self.predict(data), sample_weight=sample_weight))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import lapse
+from lapse.arguments import check_kind
 from lapse.estimators.preparation import Preparation, Prepared
 from lapse.estimators.trees import Trees, from_arrays
 from lapse.heads import Head
@@ -73,6 +74,7 @@ class Ensemble:
             sequences: what to answer for; they are brought into the form of the training table first.
             batch_size: how many sequences are computed at a time; it has no effect on the answers.
         """
+        check_kind("sequences", sequences, Sequences)
         asked = replace(sequences, targets=None, per_step=False, classes=None)
         output = self.outputs(self.preparation(asked), batch_size)
         ids = np.arange(len(asked)) if asked.ids is None else asked.ids

@@ -248,6 +248,10 @@ def internal_splits(data: Sequences, share: float, seed: int) -> list[tuple[Arra
     if len(data) >= FEW_SEQUENCES:
         return [split(data, share, seed)]
     folds = min(FOLDS, len(data) if data.groups is None else len(np.unique(data.groups)))
+    if folds < 2:
+        raise ValueError(
+            "there is one group or sequence, expected at least two: one side of a split would be empty"
+        )
     parts = _dealt(data, [1 / folds] * folds, seed)
     return [(np.sort(np.concatenate(parts[:k] + parts[k + 1 :])), part) for k, part in enumerate(parts)]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lapse.sequences import Sequences
+from lapse.sequences.arrays import real_numbers
 from lapse.sequences.ragged import Array
 
 ACCEPTED = (
@@ -49,6 +50,10 @@ class Columns:
         """
         frame = _with_index_as_columns(frame)
         names = [str(name) for name in _column_names(frame)]
+        if len(names) < 2:
+            raise ValueError(
+                f"X is a table with the columns {names}, expected one of ids and one of times at least"
+            )
         id, time = self.id or names[0], self.time or names[1]
         targets = _listed(self.target)
         present = bool(targets) and set(targets) <= set(names)
@@ -92,12 +97,12 @@ def _is_pair(item: Any) -> bool:
 def _from_regular(X: Any) -> Sequences:
     """Series with one value per channel at times 0, 1, 2, ...; NaN is not observed, and ends a shorter series."""
     try:
-        array = np.asarray(X, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        array = real_numbers(X, "X")
+    except ValueError as error:
         raise TypeError(f"X must be {ACCEPTED}; got {type(X).__name__}: {error}") from error
     if array.ndim == 2:
         array = array[:, None]
-    if array.ndim != 3 or not len(array):
+    if array.ndim != 3 or not array.size:
         raise ValueError(f"X must be {ACCEPTED}; got an array of shape {np.shape(X)}")
     lengths = _lengths_without_tail(array)
     return Sequences.from_arrays(

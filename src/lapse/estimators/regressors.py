@@ -43,5 +43,5 @@ class IrregularRegressor(RegressorMixin, IrregularEstimator):  # type: ignore[mi
             sample_weight: (S,), how much each sequence counts.
         """
         data = self.sequences(X)
-        truth = self._with_targets(data, None).targets if y is None else y
+        truth = self._with_targets(data, None).targets if y is None else self._targets(y, len(data))
         return float(r2_score(truth, self.predict(data), sample_weight=sample_weight))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lapse.arguments import as_names, check_flag, check_kind
 from lapse.heads.metrics import Array, Metric
 from lapse.references import reference_to
 from lapse.sequences import Batch, Sequences
@@ -65,11 +66,15 @@ class Head(nn.Module, ABC):
 
     def __init__(self, *, per_step: bool = False, metrics: Sequence[str] = ()) -> None:
         super().__init__()
+        check_flag("per_step", per_step)
         self.per_step = per_step
         known = {metric.name: metric for metric in self.available}
-        if unknown := [name for name in metrics if name not in known]:
-            raise ValueError(f"{type(self).__name__} has no metric {unknown[0]!r}; it has {', '.join(known)}")
-        self.metrics = tuple(known[name] for name in metrics) or self.available[:1]
+        names = as_names("metrics", metrics)
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(
+                f"{type(self).__name__} has no metric {unknown[0]!r}; its metrics are {', '.join(known)}"
+            )
+        self.metrics = tuple(known[name] for name in names) or self.available[:1]
 
     # What a kind of answer must say.
 
@@ -245,6 +250,7 @@ class Scores:
     @torch.no_grad()
     def add(self, output: Tensor, targets: Targets) -> None:
         """Take in raw outputs (M, width) and their targets; outputs that are not finite raise `NonFiniteError`."""
+        _check_output(output, (len(targets.values), self.head.width))
         if not bool(torch.isfinite(output).all()):
             bad = int((~torch.isfinite(output)).any(1).sum())
             raise NonFiniteError(
@@ -276,6 +282,16 @@ class Scores:
         answers, targets = np.concatenate(self._answers), np.concatenate(self._targets)
         figures = {metric.name: metric.measure(answers, targets) for metric in self.head.metrics}
         return {"loss": self._loss / self._count} | figures
+
+
+def _check_output(output: Tensor, expected: tuple[int, int]) -> None:
+    """Refuse raw outputs of another shape, which would be compared with the targets of other predictions."""
+    check_kind("output", output, Tensor)
+    if tuple(output.shape) != expected or not output.is_floating_point():
+        raise ValueError(
+            f"output must be floating-point numbers {expected}, one row per prediction, got {output.dtype} of shape "
+            f"{tuple(output.shape)}"
+        )
 
 
 def _rows_known(known: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lapse.arguments import is_number
 from lapse.heads import metrics as of
 from lapse.heads.base import Head, Summary, Targets
 from lapse.heads.metrics import Array, Metric
@@ -25,7 +26,7 @@ class Classes(Head):
     negative one such as -100; only NaN means that a target is not known.
 
     Args:
-        names: what each class is called, K words or numbers.
+        names: what each class is called, K words or numbers; of one word, each letter.
         labels: the number in the targets that stands for each class; the default is 0 to K - 1.
         per_step: whether there is one answer per event, or one per sequence.
         metrics: names among "accuracy", "auroc", "auprc", "log_loss" and "brier"; see `lapse.heads.metrics`.
@@ -53,14 +54,17 @@ class Classes(Head):
         metrics: Sequence[str] = (),
     ) -> None:
         super().__init__(per_step=per_step, metrics=metrics)
-        self.names = tuple(plain(name) for name in names)
-        self.labels = tuple(range(len(names)) if labels is None else (plain(label) for label in labels))
+        self.names = _listed("names", names)
+        self.labels = tuple(range(len(self.names))) if labels is None else _listed("labels", labels)
+        if len({str(name) for name in self.names}) < len(self.names) or None in self.names:
+            raise ValueError(f"names must tell the classes apart, got {self.names}")
         if len(self.names) < 2 or len(self.labels) != len(self.names):
             raise ValueError(
                 f"expected at least two classes and a label for each, got names {self.names} and labels {self.labels}"
             )
-        if any(a >= b for a, b in zip(self.labels, self.labels[1:], strict=False)):
-            raise ValueError(f"labels must increase, got {self.labels}")
+        whole = all(is_number(label) and label == round(label) for label in self.labels)
+        if not whole or any(a >= b for a, b in zip(self.labels, self.labels[1:], strict=False)):
+            raise ValueError(f"labels must be whole numbers that increase, got {self.labels}")
         # Both are functions of the constructor's arguments or of the training data, so they are not stored.
         labels_buffer = torch.tensor(self.labels, dtype=torch.float64)
         self.register_buffer("class_labels", labels_buffer, persistent=False)
@@ -168,6 +172,13 @@ class Classes(Head):
     def _counts(self, sequences: Sequences) -> Tensor:
         targets = self.targets_of(sequences)
         return torch.bincount(targets.values[targets.known], minlength=self.width).double()
+
+
+def _listed(name: str, given: object) -> tuple[Any, ...]:
+    """A list of words or numbers as a tuple of Python's own."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a list with one entry per class, got {given!r}")
+    return tuple(plain(each) for each in given)
 
 
 def _distinct(targets: Array) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from lapse.arguments import as_names, check_flag
 from lapse.heads.base import Head, Summary
 from lapse.heads.metrics import Array
 from lapse.sequences import Sequences
@@ -26,7 +27,7 @@ class ColumnHead(Head):
         self, names: Sequence[str] = ("target",), *, per_step: bool = False, metrics: Sequence[str] = ()
     ) -> None:
         super().__init__(per_step=per_step, metrics=metrics)
-        self.names = tuple(str(name) for name in names)
+        self.names = as_names("names", names)
         if not self.names:
             raise ValueError("expected the name of at least one column, got none")
 
@@ -117,6 +118,7 @@ class ScaledHead(ColumnHead):
         scale: bool = True,
     ) -> None:
         super().__init__(names, per_step=per_step, metrics=metrics)
+        check_flag("scale", scale)
         self.scale = scale
         # Stored with the weights where they are measured; without scaling they are 0 and 1 for ever.
         self.register_buffer("target_mean", torch.zeros(len(self.names)), persistent=scale)

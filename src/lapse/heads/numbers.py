@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lapse.arguments import check_choice
 from lapse.heads import metrics as of
 from lapse.heads.base import Targets
 from lapse.heads.columns import ScaledHead, mean_over_known
@@ -60,8 +61,7 @@ class Numbers(ScaledHead):
         metrics: Sequence[str] = (),
     ) -> None:
         super().__init__(names, per_step=per_step, metrics=metrics, scale=scale)
-        if loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+        check_choice("loss", loss, LOSSES)
         self.loss_name = loss
 
     @property

@@ -16,6 +16,7 @@ from lapse.heads.base import Targets
 from lapse.heads.columns import ScaledHead, mean_over_known
 from lapse.heads.metrics import Array, Metric
 from lapse.sequences import Sequences
+from lapse.sequences.arrays import real_numbers
 
 
 class Quantiles(ScaledHead):
@@ -43,9 +44,9 @@ class Quantiles(ScaledHead):
         per_step: bool = False,
         metrics: Sequence[str] = (),
     ) -> None:
-        edges = [0.0, *levels, 1.0]
-        if not levels or any(a >= b for a, b in pairwise(edges)):
-            raise ValueError(f"levels must increase and lie between 0 and 1, got {tuple(levels)}")
+        edges = [0.0, *real_numbers(levels, "levels").ravel().tolist(), 1.0]
+        if len(edges) == 2 or np.ndim(levels) != 1 or not all(a < b for a, b in pairwise(edges)):
+            raise ValueError(f"levels must increase and lie between 0 and 1, got {levels}")
         self.levels = tuple(float(level) for level in levels)
         self.available = _metrics(self.levels)  # before the constructor of `Head`, which reads it
         super().__init__(names, per_step=per_step, metrics=metrics, scale=scale)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from lapse.arguments import check_kind
 from lapse.heads.base import Head
 from lapse.heads.classes import Classes
 from lapse.heads.gaussian import Gaussian
 from lapse.heads.labels import Labels
 from lapse.heads.numbers import Numbers
 from lapse.heads.quantiles import Quantiles
-from lapse.references import is_reference, resolve_class
+from lapse.references import known, resolve_class
 from lapse.sequences import Sequences
 
 HEADS: dict[str, type[Head]] = {
@@ -27,11 +28,8 @@ HEADS: dict[str, type[Head]] = {
 
 def find(kind: str) -> type[Head]:
     """The class of a head, by one of the names in `HEADS` or as `package.module:Class`."""
-    if kind in HEADS:
-        return HEADS[kind]
-    if not is_reference(kind):
-        raise ValueError(f"no head {kind!r}; expected one of {', '.join(HEADS)}, or package.module:Class")
-    found: type[Head] = resolve_class(kind, Head)
+    own: type[Head] | None = known(kind, HEADS, "head", "package.module:Class")
+    found: type[Head] = own or resolve_class(kind, Head)
     return found
 
 
@@ -50,7 +48,8 @@ def for_data(train: Sequences, kind: str | None = None, **options: Any) -> Head:
             several columns of 0 and 1 are labels, everything else is numbers.
         options: arguments of the head's constructor, such as `metrics`.
     """
-    return find(kind or _kind_of(train)).for_data(train, **options)
+    check_kind("train", train, Sequences, "make it with Sequences.from_frame or Sequences.from_arrays")
+    return find(_kind_of(train) if kind is None else kind).for_data(train, **options)
 
 
 def _kind_of(train: Sequences) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lapse.arguments import check_count
 from lapse.kernels import native, passes
 from lapse.kernels.contract import CellLike, State, zero_state
 from lapse.kernels.passes import Job
@@ -31,8 +32,7 @@ class recompute(Setting[int]):
     """
 
     def __init__(self, every: int) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
+        check_count("every", every)
         super().__init__(_every, every)
 
 

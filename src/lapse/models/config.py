@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lapse.arguments import check_choice
 from lapse.models.pooling import POOLS
 from lapse.models.preprocessing import SCALINGS
 from lapse.models.readout import READOUTS
@@ -74,12 +75,12 @@ class ModelConfig:
             object.__setattr__(self, "difference", tuple(self.difference))
         check_types(self)
         object.__setattr__(self, "options", spelled_out(self.model, self.options))
-        _check_words("scaling", self.scaling, SCALINGS)
-        _check_words("readout", self.readout, READOUTS)
+        check_choice("scaling", self.scaling, SCALINGS)
+        check_choice("readout", self.readout, READOUTS)
         for word in self.pooling.split("+"):
-            _check_words("pooling", word, POOLS)
+            check_choice("pooling", word, POOLS)
         for word in self.static.split("+"):
-            _check_words("static", word, STATIC)
+            check_choice("static", word, STATIC)
         self._check_numbers()
         _check_options(self.options)
 
@@ -98,14 +99,9 @@ class ModelConfig:
                 f"scaling={self.scaling!r}"
             )
         if isinstance(self.time_unit, str):
-            _check_words("time_unit", self.time_unit, ("median",))
+            check_choice("time_unit", self.time_unit, ("median",))
         elif self.time_unit is not None and not self.time_unit > 0:
             raise ValueError(f"time_unit must be positive, 'median' or None, got {self.time_unit}")
-
-
-def _check_words(name: str, word: str, known: Collection[str]) -> None:
-    if word not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {word!r}")
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

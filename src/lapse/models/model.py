@@ -135,7 +135,7 @@ class SequenceModel(Model[Sequences]):
             sequences: what to answer for; they are brought into the form of the training table first.
             batch_size: how many sequences are computed at a time.
         """
-        conformed = self.schema.conform(dataclasses.replace(sequences, targets=None, per_step=False))
+        conformed = dataclasses.replace(self.schema.conform(sequences), targets=None, per_step=False)
         return self.gathered(conformed, batch_size)
 
 

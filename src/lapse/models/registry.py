@@ -9,7 +9,7 @@ from typing import Any
 from lapse import recurrent
 from lapse.encoders import Encoder
 from lapse.palette import Look, look_from
-from lapse.references import is_reference, resolve
+from lapse.references import is_reference, known, resolve
 
 Model = type[recurrent.RNN] | type[Encoder]
 
@@ -38,10 +38,9 @@ def find(name: str) -> Model:
     Args:
         name: Its name in `MODELS`, or `package.module:Class` for one outside lapse.
     """
-    if name in MODELS:
-        return MODELS[name]
-    if not is_reference(name):
-        raise ValueError(f"model must be one of {', '.join(MODELS)}, or package.module:Class, got {name!r}")
+    own: Model | None = known(name, MODELS, "model", "package.module:Class")
+    if own is not None:
+        return own
     found = resolve(name)
     if not (isinstance(found, type) and issubclass(found, recurrent.RNN | Encoder)):
         raise ValueError(f"{name!r} is {found!r}, expected a subclass of lapse.RNN or lapse.encoders.Encoder")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lapse.arguments import check_kind
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
 from lapse.sequences.units import NANOSECONDS
@@ -96,6 +97,9 @@ class Schema:
         Args:
             sequences: any sequences. Those that have the right form already are returned as they are.
         """
+        check_kind(
+            "sequences", sequences, Sequences, "make it with Sequences.from_frame or Sequences.from_arrays"
+        )
         sequences = self.in_unit(sequences)
         features, static = _features(sequences), _static(sequences)
         new_features = _fitted(features, self.features, self.unused)

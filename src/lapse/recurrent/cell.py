@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lapse.arguments import check_number
 from lapse.kernels.builder import NONE, Builder
 from lapse.kernels.contract import State as State
 from lapse.kernels.contract import zero_state
@@ -194,6 +195,7 @@ class LSTMGates(Gates):
 
     def __init__(self, input_size: int, hidden_size: int, forget_bias: float, count: int = 4) -> None:
         super().__init__(input_size, hidden_size, count)
+        check_number("forget_bias", forget_bias, "a finite number")
         with torch.no_grad():
             self.bias[hidden_size : 2 * hidden_size].fill_(forget_bias)
 

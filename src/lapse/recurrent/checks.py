@@ -20,6 +20,7 @@ def check_timespans(rows: Rows, spans: Tensor, like: Tensor) -> None:
         raise TypeError(
             f"timespans are {spans.dtype}, expected {like.dtype} like input: timespans.to({like.dtype})"
         )
+    check_device("timespans", spans, like)
     _refuse(
         rows,
         spans,
@@ -28,6 +29,12 @@ def check_timespans(rows: Rows, spans: Tensor, like: Tensor) -> None:
         "they are gaps between observations, not absolute times",
         low=-math.ulp(0.0),
     )
+
+
+def check_device(name: str, given: Tensor, like: Tensor) -> None:
+    """Refuse what came beside the input on another device."""
+    if given.device != like.device:
+        raise ValueError(f"{name} must be on {like.device} like input, got {given.device}")
 
 
 def check_values(rows: Rows, data: Tensor, observed: Tensor | None) -> None:

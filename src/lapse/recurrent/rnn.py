@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, SupportsIndex, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from lapse.arguments import check_choice, check_count, check_flag, check_share
 from lapse.kernels import unroll
 from lapse.kernels.reference import compute_weights
 from lapse.recurrent.cell import Cell, State
-from lapse.recurrent.checks import check_timespans, check_values
+from lapse.recurrent.checks import check_device, check_timespans, check_values
 from lapse.recurrent.layouts import Given, layout_of
 from lapse.rows import Rows
 from lapse.torch_private import is_tracing
@@ -83,10 +84,10 @@ class RNN(nn.Module):
             ("hidden_size", hidden_size),
             ("num_layers", num_layers),
         ):
-            if not isinstance(size, SupportsIndex) or size.__index__() < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout!r}")
+            check_count(name, size)
+        check_share("dropout", dropout)
+        check_flag("batch_first", batch_first)
+        check_flag("bidirectional", bidirectional)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
         directions = 2 if bidirectional else 1
@@ -214,7 +215,7 @@ class RNN(nn.Module):
             (num_layers · directions, B, size).
         """
         _refuse_tracing()
-        if torch.is_autocast_enabled(_device_type(input)):
+        if _autocast(input):
             return self._without_autocast(input, hx, timespans, lengths, observed, rows)
         self._check_input(input, lengths, rows)
         layout = layout_of(input, lengths, rows, batch_first=self.batch_first)
@@ -250,7 +251,8 @@ class RNN(nn.Module):
                 return tuple(own(part) for part in value)
             return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
-        dtype = _dtype_of(self.cells)
+        weight = _first_weight(self.cells)
+        dtype = None if weight is None else weight.dtype
         given = {"timespans": own(timespans), "lengths": lengths, "observed": own(observed), "rows": rows}
         with torch.autocast(_device_type(input), enabled=False):
             return self.forward(own(input), own(hx), **given)
@@ -287,7 +289,7 @@ class RNN(nn.Module):
         """One state per cell; None, the cell's own initial state, if none was given."""
         if hx is None:
             return [None] * len(self.cells)
-        stacks = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        stacks = tuple(hx) if isinstance(hx, Sequence) else (hx,)
         self._check_states(stacks, count, like, unbatched)
         stacks = tuple(s.unsqueeze(1) if unbatched else s for s in stacks)
         return [
@@ -345,11 +347,18 @@ class RNN(nn.Module):
             )
         if data.numel() == 0:
             raise ValueError(f"input is empty: {tuple(data.shape)}; leave out batches without rows or steps")
-        dtype = _dtype_of(self.cells)
-        if dtype not in (None, data.dtype):
+        weight = _first_weight(self.cells)
+        if weight is None:
+            return
+        if weight.dtype != data.dtype:
             raise TypeError(
-                f"input is {data.dtype} and the layer's weights are {dtype}; convert one, for example "
-                f"input.to({dtype})"
+                f"input is {data.dtype} and the layer's weights are {weight.dtype}; convert one, for example "
+                f"input.to({weight.dtype})"
+            )
+        if weight.device != data.device:
+            raise ValueError(
+                f"input is on {data.device} and the layer's weights are on {weight.device}; move one, for example "
+                f"input.to({str(weight.device)!r})"
             )
 
     def _check_shape(self, name: str, given: object, expected: tuple[int, ...]) -> None:
@@ -372,6 +381,7 @@ class RNN(nn.Module):
             )
         if mask.is_complex() or (mask.is_floating_point() and mask.dtype != like.dtype):
             raise TypeError(f"observed must be bool, integer or {like.dtype}, got {mask.dtype}")
+        check_device("observed", mask, like)
         if mask.shape != like.shape:
             raise ValueError(
                 f"packed observed must hold one flag per feature, {tuple(like.shape)}, got {tuple(mask.shape)}"
@@ -391,9 +401,10 @@ class RNN(nn.Module):
             expected = (len(self.cells), *batch, width)
             if tuple(stack.shape) != expected:
                 raise ValueError(f"state {name!r} of hx must have shape {expected}, got {tuple(stack.shape)}")
-            if stack.dtype != like.dtype:
+            if stack.dtype != like.dtype or stack.device != like.device:
                 raise TypeError(
-                    f"state {name!r} of hx is {stack.dtype}, expected {like.dtype} like the input"
+                    f"state {name!r} of hx is {stack.dtype} on {stack.device}, expected {like.dtype} on "
+                    f"{like.device} like the input"
                 )
 
     def extra_repr(self) -> str:
@@ -420,22 +431,27 @@ def _refuse_tracing() -> None:
         )
 
 
+def _autocast(input: Tensor | PackedSequence) -> bool:
+    """Whether autocast is at work where the input is; it knows nothing of the meta device."""
+    device = _device_type(input)
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
 def _device_type(input: Tensor | PackedSequence) -> str:
     data = input.data if isinstance(input, PackedSequence) else input
     return data.device.type if isinstance(data, Tensor) else "cpu"
 
 
-def _dtype_of(module: nn.Module) -> torch.dtype | None:
-    """The number type of the first parameter, if there is one; `parameters()` takes far longer to find it."""
+def _first_weight(module: nn.Module) -> nn.Parameter | None:
+    """The first parameter, if there is one; `parameters()` takes far longer to find it."""
     for parameter in module._parameters.values():
         if parameter is not None:
-            return parameter.dtype
-    found = (_dtype_of(part) for part in module._modules.values() if part is not None)
-    return next((dtype for dtype in found if dtype is not None), None)
+            return parameter
+    found = (_first_weight(part) for part in module._modules.values() if part is not None)
+    return next((parameter for parameter in found if parameter is not None), None)
 
 
 def choose_form(forms: Mapping[str, type[Cell]], name: str) -> Callable[..., Cell]:
     """The cell of a form by its name."""
-    if name not in forms:
-        raise ValueError(f"form must be one of {', '.join(map(repr, forms))}, got {name!r}")
+    check_choice("form", name, forms)
     return forms[name]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lapse.arguments import as_names, check_flag
 from lapse.sequences.ragged import Array, Sequences, offsets_of, plain
 
 BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
@@ -163,19 +164,18 @@ def read_arrays(
     static_features: Sequence[str],
     unit: str | None,
 ) -> Sequences:
-    if len(values) != len(times):
-        raise ValueError(
-            f"{len(values)} arrays of values but {len(times)} of times; expected one of each per sequence"
-        )
-    lengths = np.array([len(np.atleast_1d(t)) for t in times], np.int64)
-    named = np.arange(len(times)) if ids is None else np.asarray(ids)
+    check_flag("per_step", per_step)
+    _check_one_per_sequence(values, times)
+    clocks = [_times(t, i) for i, t in enumerate(times)]
+    lengths = np.array([len(clock) for clock in clocks], np.int64)
+    named = np.arange(len(times)) if ids is None else per_sequence_array(ids, "ids")
     rows = Rows(
         sequence=np.repeat(np.arange(len(times)), lengths),
-        times=_flat([_times(t, i) for i, t in enumerate(times)]),
-        values=_flat([_columns(v, t, i) for i, (v, t) in enumerate(zip(values, times, strict=True))], 1),
+        times=_flat(clocks),
+        values=_flat([_columns(v, t, i) for i, (v, t) in enumerate(zip(values, clocks, strict=True))], 1),
         targets=_step_targets(targets, lengths) if per_step else None,
     )
-    per_sequence = None if per_step or targets is None else target_array(np.asarray(targets))
+    per_sequence = None if per_step or targets is None else target_array(_array(targets, "targets"))
     known, known_mask = (None, None) if static is None else split_missing(_static(static))
     rest: dict[str, Any] = {} if per_step else {"targets": per_sequence}
     return assemble(
@@ -184,13 +184,49 @@ def read_arrays(
         static=known,
         static_observed=known_mask,
         starts=None if starts is None else real_numbers(starts, "starts"),
-        groups=None if groups is None else np.asarray(groups),
+        groups=None if groups is None else per_sequence_array(groups, "groups"),
         weights=None if weights is None else real_numbers(weights, "weights"),
-        features=tuple(features),
-        static_features=tuple(static_features) or _numbered(known),
+        features=as_names("features", features),
+        static_features=as_names("static_features", static_features) or _numbered(known),
         unit=unit,
         **rest,
     )
+
+
+def _check_one_per_sequence(values: Sequence[ArrayLike], times: Sequence[ArrayLike]) -> None:
+    for name, given in (("values", values), ("times", times)):
+        if isinstance(given, str) or not isinstance(given, Sized):
+            raise TypeError(f"{name} must be a list with one array per sequence, got {given!r}")
+    if len(values) != len(times):
+        raise ValueError(
+            f"{len(values)} arrays of values but {len(times)} of times; expected one of each per sequence"
+        )
+
+
+def _array(given: ArrayLike, what: str) -> Array:
+    """As an array with at least one axis; what cannot be one is refused by name."""
+    try:
+        found = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{what} cannot be read as an array: {error}") from error
+    if found.ndim == 0:
+        raise ValueError(f"{what} must have one entry per sequence, got {given!r}")
+    return found
+
+
+def per_sequence_array(given: ArrayLike, what: str) -> Array:
+    """One label per sequence, (S,), none of them missing.
+
+    Args:
+        given: the labels.
+        what: what to call them in an error.
+    """
+    found = _array(given, what)
+    if found.ndim != 1:
+        raise ValueError(f"{what} must be one per sequence, (S,), got shape {found.shape}")
+    if missing := [i for i, label in enumerate(found.tolist()) if label is None or label != label]:
+        raise ValueError(f"{what} must not be missing, got {found[missing[0]]} for sequence {missing[0]}")
+    return found
 
 
 def _numbered(static: Array | None) -> tuple[str, ...]:
@@ -199,21 +235,23 @@ def _numbered(static: Array | None) -> tuple[str, ...]:
 
 def real_numbers(array: ArrayLike, what: str) -> Array:
     """As float64; complex numbers, dates and words are refused instead of cut down to a number."""
-    found = np.asarray(array)
     try:
+        found = np.asarray(array)
         if found.dtype.kind not in "biufOUS":
             raise TypeError(f"dtype {found.dtype}")
         return found.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{what}: expected real numbers, got {error}") from error
 
 
 def _times(times: ArrayLike, index: int) -> Array:
     what = f"the times of sequence {index}"
-    found = np.asarray(times)
-    if found.dtype.kind in "iu" and found.size:
+    clock = real_numbers(times, what)
+    if clock.ndim != 1:
+        raise ValueError(f"{what} have shape {clock.shape}, expected (T,): one per event")
+    if (found := np.asarray(times)).dtype.kind in "iu" and found.size:
         check_exact(what, int(found.min()), int(found.max()))
-    return real_numbers(found, what)
+    return clock
 
 
 def check_exact(what: str, least: int, most: int) -> None:
@@ -232,10 +270,10 @@ def _static(static: ArrayLike) -> Array:
     return table
 
 
-def _columns(values: ArrayLike, times: ArrayLike, index: int) -> Array:
+def _columns(values: ArrayLike, times: Array, index: int) -> Array:
     array = real_numbers(values, f"the values of sequence {index}")
     array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or np.shape(times) != array.shape[:1]:
+    if array.ndim != 2 or len(times) != len(array):
         raise ValueError(
             f"sequence {index} has values of shape {np.shape(values)} and times of shape {np.shape(times)}; "
             "expected (T, F) or (T,) beside (T,)"
@@ -253,13 +291,15 @@ def _flat(arrays: list[Array], columns: int = 0) -> Array:
 
 
 def _step_targets(targets: Any, lengths: Array) -> Array:
-    if targets is None or len(targets) != len(lengths):
-        count = "no" if targets is None else len(targets)
+    count = len(targets) if isinstance(targets, Sized) else repr(targets)
+    if count != len(lengths):
         raise ValueError(f"per_step needs one array of targets per sequence: got {count} for {len(lengths)}")
-    arrays = [np.asarray(target) for target in targets]
+    arrays = [_array(target, f"the targets of sequence {i}") for i, target in enumerate(targets)]
     for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
         if len(array) != length:
             raise ValueError(f"sequence {i} has {len(array)} targets for {length} events; expected one each")
+    if len(widths := {array.shape[1:] for array in arrays}) > 1:
+        raise ValueError(f"the targets of sequences differ in their shape: {sorted(widths)}; expected one")
     return target_array(np.concatenate(arrays) if arrays else np.zeros(0))
 
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lapse.arguments import check_count, check_flag
 from lapse.rows import Rows
 from lapse.sequences.ragged import Array, Sequences, concatenated_ranges
 
@@ -150,8 +151,9 @@ class LengthBatches(Sampler[list[int]]):
         replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        check_count("batch_size", batch_size)
+        check_count("seed", seed, 0)
+        check_flag("shuffle", shuffle)
         self.lengths, self.batch_size, self.shuffle, self.seed = lengths, batch_size, shuffle, seed
         self._place = None if replicas is None else (replicas, rank or 0)
         self.epoch = 0

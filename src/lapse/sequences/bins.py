@@ -7,19 +7,26 @@ from dataclasses import replace
 
 import numpy as np
 
+from lapse.arguments import check_flag, is_number
 from lapse.sequences.ragged import Array, Sequences
 from lapse.sequences.units import NANOSECONDS, nanoseconds_since_1970
 
 # A time that should lie on an edge, such as 3 bins of 0.1, may fall short of it by rounding. It belongs to the bin
 # that begins there.
 ROUNDING = 1e-9
+MOST_BINS = 2**53  # larger whole numbers are not all float64
 
 
 def gather_bins(s: Sequences, width: float | str, counts: bool) -> Sequences:
     """One event per bin that holds any: means of numbers, last values of categories, time at the end of the bin."""
+    check_flag("counts", counts)
     size = width_in_unit(s, width)
     phase = _phase(s, size)
     number = np.floor((s.times + phase) / size + ROUNDING)
+    if (most := float(np.abs(number).max(initial=0))) > MOST_BINS:
+        raise ValueError(
+            f"a width of {width!r} makes bins up to number {most:g}, more than can be told apart; use a larger width"
+        )
     sequence = np.repeat(np.arange(len(s)), s.lengths)
     firsts = _where_new(sequence, number)
     lasts = np.append(firsts, s.num_events)[1:] - 1
@@ -48,8 +55,8 @@ def width_in_unit(s: Sequences, width: float | str) -> float:
                 "give the width as a number in that unit, or read the table with unit=..."
             )
         width = float(match[1] or 1) * NANOSECONDS[match[2]] / NANOSECONDS[s.unit]
-    if not 0 < width < np.inf:
-        raise ValueError(f"the width of a bin must be positive and finite, got {width}")
+    if not (is_number(width) and width > 0):
+        raise ValueError(f"the width of a bin must be positive and finite, got {width!r}")
     return float(width)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 import pandas as pd
 
+from lapse.arguments import as_names, check_flag
 from lapse.sequences.arrays import Rows, assemble, check_not_empty, split_missing, target_array
 from lapse.sequences.columns import first_bad, number_column, time_column, value_column
 from lapse.sequences.ragged import Array, Sequences, plain
@@ -31,7 +32,11 @@ def read_wide(
     unit: str | None,
 ) -> Sequences:
     table = _open(frame, "the table")
-    features, targets, statics = _names(values), _names(target or ()), _names(static)
+    check_flag("per_step", per_step)
+    features, statics = as_names("values", values), as_names("static", static)
+    targets = as_names("target", () if target is None else target)
+    if not features:
+        raise ValueError("values names no column, expected at least one feature")
     _require(table, [id, time, *features, *(targets if per_step else ())], "the table")
     ids, sequence = _identify(table, id)
     times, dates = time_column(table[time], unit)
@@ -68,7 +73,7 @@ def read_long(
     features, column = _variables(table[variable], variables)
     rows = _pivot(sequence, times, column, number_column(table[value]), len(features))
     whole = _PerSequence(table, id, ids, sequence, per_id)
-    rest = whole.others(_names(static), group, weight)
+    rest = whole.others(as_names("static", static), group, weight)
     if target is not None:
         rest["targets"], rest["classes"] = whole.target((target,))
         rest["target_names"] = (target,)
@@ -167,10 +172,6 @@ def _open(frame: Any, what: str) -> Frame:
         ) from error
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
 def _require(table: Frame, names: Sequence[str], what: str) -> None:
     missing = [name for name in names if name not in table.columns]
     if not missing:
@@ -221,13 +222,23 @@ def _variables(series: nw.Series[Any], variables: Sequence[str] | None) -> tuple
     if variables is None:
         codes, found = pd.factorize(raw, sort=True)
         return tuple(str(name) for name in found), np.asarray(codes)
-    codes = pd.Index(variables).get_indexer(pd.Index(raw))
+    known = _distinct(variables)
+    codes = pd.Index(known).get_indexer(pd.Index(raw))
     if (bad := first_bad(codes < 0)) is not None:
         raise ValueError(
-            f"row {bad} has variable {plain(raw[bad])!r}, expected one of {list(variables)}; "
-            "drop its rows or add it"
+            f"row {bad} has variable {plain(raw[bad])!r}, expected one of {known}; drop its rows or add it"
         )
-    return tuple(variables), np.asarray(codes)
+    return tuple(str(name) for name in known), np.asarray(codes)
+
+
+def _distinct(variables: object) -> list[Any]:
+    """The names of variables as a list; words or numbers, as the column has them."""
+    if isinstance(variables, str) or not isinstance(variables, Iterable):
+        raise TypeError(f"variables must be a list of names, got {variables!r}")
+    found = list(variables)
+    if twice := [name for name in found if found.count(name) > 1]:
+        raise ValueError(f"variables names {twice[0]!r} twice; give each its own name")
+    return found
 
 
 def _target(columns: list[nw.Series[Any]]) -> tuple[Array, tuple[Any, ...] | None]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lapse.extras import extra
+from lapse.sequences.checks import SEQUENCE_FIELDS, STEP_FIELDS, check_kinds, check_shapes, positions
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from lapse.sequences.batches import Batch
 
 Array = NDArray[Any]
-# The fields with one row per event, and those with one per sequence; `targets` belongs to one or the other.
-STEP_FIELDS = ("values", "times", "observed")
-SEQUENCE_FIELDS = ("ids", "groups", "weights", "starts", "static", "static_observed")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,7 +40,7 @@ class Sequences:
         static: (S, K) float32, what does not change within a sequence; None without any.
         static_observed: (S, K) bool; None if every static value is known.
         starts: (S,) float64, the time at which the clock of each sequence started; None if that is its first event.
-        ids: (S,), what the table called each sequence.
+        ids: (S,), what the table called each sequence; two pieces of one sequence share its id.
         groups: (S,), what must not be split over two parts, such as the patient of several stays.
         weights: (S,) float32, how much each sequence counts in training; None if all count the same.
         features: the names of the F features.
@@ -78,11 +76,12 @@ class Sequences:
     zone: str | None = None
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         names = self.features or tuple(f"feature {i}" for i in range(self.values.shape[1]))
         object.__setattr__(self, "features", names)
         words = {name: tuple(words) for name, words in self.categories.items()}
         object.__setattr__(self, "categories", words)
-        _check_shapes(self)
+        check_shapes(self)
 
     @classmethod
     def from_frame(
@@ -317,12 +316,13 @@ class Sequences:
             return 0.0
         return 1.0 - np.count_nonzero(self.observed) / self.observed.size
 
-    def take(self, index: Array) -> Sequences:
+    def take(self, index: ArrayLike) -> Sequences:
         """The sequences at these positions, in this order.
 
         Args:
-            index: (k,) positions.
+            index: (k,) positions, or a mask (S,).
         """
+        index = positions(self, index)
         lengths = self.lengths[index]
         return self.gather(concatenated_ranges(self.offsets[:-1][index], lengths), lengths, index)
 
@@ -439,11 +439,11 @@ class Sequences:
         """Some sequences as tensors, end to end; `Batch.padded` pads them.
 
         Args:
-            index: their positions.
+            index: their positions, or a mask (S,).
         """
         from lapse.sequences.batches import gather
 
-        return gather(self, np.asarray(index, np.int64))
+        return gather(self, positions(self, index))
 
 
 def concatenated_ranges(starts: Array, lengths: Array) -> Array:
@@ -468,33 +468,6 @@ def _picked(array: Array | None, index: Array) -> Array | None:
 
 def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
-def _check_shapes(s: Sequences) -> None:
-    n, count = len(s.times), len(s.offsets) - 1
-    steps = {name: getattr(s, name) for name in STEP_FIELDS}
-    whole = {name: getattr(s, name) for name in SEQUENCE_FIELDS}
-    (steps if s.per_step else whole)["targets"] = s.targets
-    for rows, group in ((n, steps), (count, whole)):
-        for name, array in group.items():
-            if array is not None and len(array) != rows:
-                raise ValueError(
-                    f"{name} has {len(array)} rows, expected {rows} ({n} events, {count} sequences)"
-                )
-    if s.values.ndim != 2 or s.values.shape[1] != len(s.features):
-        raise ValueError(
-            f"values must be (N, {len(s.features)}) for features {s.features}, got {s.values.shape}"
-        )
-    for names in (s.features, s.static_features):
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(
-                f"{twice[0]!r} names two features; columns are found by name, so give each its own"
-            )
-    if count < 0 or s.offsets[0] != 0 or s.offsets[-1] != n or (np.diff(s.offsets) < 1).any():
-        raise ValueError(
-            f"offsets must rise from 0 to {n}, the number of events, with at least one event per sequence; "
-            f"got {s.offsets!r}"
-        )
 
 
 FIELD_NAMES = tuple(each.name for each in fields(Sequences))

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from lapse.arguments import check_count, check_flag
 from lapse.extras import extra
+from lapse.sequences.arrays import real_numbers
 from lapse.sequences.ragged import Array, Sequences
 from lapse.sequences.units import NANOSECONDS, nanoseconds_since_1970
 
 
 def by_sequence(s: Sequences, fractions: Sequence[float], seed: int, stratify: bool) -> tuple[Sequences, ...]:
-    order = np.random.default_rng(seed).permutation(len(s))
+    check_flag("stratify", stratify)
+    order = _shuffled(len(s), seed)
     if stratify:
         order = _interleaved_classes(order, _classes(s))
     parts = dealt(order, fractions, "sequences")
@@ -28,9 +31,14 @@ def by_group(s: Sequences, fractions: Sequence[float], seed: int) -> tuple[Seque
             "these sequences have no groups; name their column with group= when reading the table"
         )
     names, member = np.unique(s.groups, return_inverse=True)
-    order = np.random.default_rng(seed).permutation(len(names))
+    order = _shuffled(len(names), seed)
     parts = dealt(order, fractions, "groups")
     return tuple(s.take(np.flatnonzero(np.isin(member, part))) for part in parts)
+
+
+def _shuffled(count: int, seed: int) -> Array:
+    check_count("seed", seed, 0)
+    return np.random.default_rng(seed).permutation(count)
 
 
 def by_time(s: Sequences, at: tuple[Any, ...]) -> tuple[Sequences, ...]:
@@ -75,9 +83,9 @@ def _last_before(s: Sequences, before: Array) -> Array:
 
 def dealt(order: Array, fractions: Sequence[float], what: str) -> list[Array]:
     """`order` cut into consecutive parts of these fractions; every part has at least one."""
-    shares = np.asarray(fractions, float)
+    shares = real_numbers(fractions, "fractions")
     if shares.ndim != 1 or len(shares) == 0 or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
-        raise ValueError(f"fractions must be positive and sum to 1, got {tuple(fractions)}")
+        raise ValueError(f"fractions must be positive and sum to 1, got {fractions}")
     edges = np.rint(np.cumsum(shares) * len(order)).astype(int)
     parts = np.split(order, edges[:-1])
     if any(len(part) == 0 for part in parts):

@@ -9,7 +9,8 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from lapse.solvers.base import Configurable, Derivative, SolverError, check_count, check_spans
+from lapse.arguments import check_count, check_number
+from lapse.solvers.base import Configurable, Derivative, SolverError, check_spans
 from lapse.solvers.tableaux import DOPRI5, Tableau, Visit, check_tableau, combine, stages, visit_stages
 
 
@@ -44,10 +45,10 @@ class Adaptive(Configurable):
             raise ValueError(
                 f"{self.tableau.name} has no embedded error estimate; use DOPRI5 or HEUN, or FixedStep"
             )
-        if not (self.rtol >= 0 and self.atol >= 0 and self.rtol + self.atol > 0):
-            raise ValueError(
-                f"rtol and atol must be non-negative and not both 0, got {self.rtol} and {self.atol}"
-            )
+        for name in ("rtol", "atol"):
+            check_number(name, getattr(self, name), "a finite number and not negative", least=0.0)
+        if self.rtol + self.atol == 0:
+            raise ValueError(f"rtol and atol must not both be 0, got {self.rtol} and {self.atol}")
 
     def __call__(self, f: Derivative, y0: Tensor, timespans: Tensor, /, *drive: Tensor) -> Tensor:
         check_spans(y0, timespans)

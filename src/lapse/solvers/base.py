@@ -131,16 +131,15 @@ def check_finite(y: Tensor, timespans: Tensor, steps: int) -> Tensor:
 
 def check_spans(y0: Tensor, timespans: Tensor) -> None:
     """Refuse spans of another shape: (B, 1) would broadcast to a wrong answer, so even the inner loop checks this."""
+    if not (isinstance(y0, Tensor) and isinstance(timespans, Tensor)):
+        raise TypeError(
+            "a solver takes tensors for y0 and timespans, got "
+            f"{type(y0).__name__} for y0 and {type(timespans).__name__} for timespans"
+        )
     if y0.dim() != 2 or timespans.shape != y0.shape[:1]:
         raise ValueError(
             f"a solver takes y0 (B, H) and timespans (B,), got {tuple(y0.shape)} and {tuple(timespans.shape)}"
         )
-
-
-def check_count(name: str, count: int) -> None:
-    """Refuse a setting that is not a positive whole number."""
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {count!r}")
 
 
 def check_semilinear(solver: object, field: object) -> None:

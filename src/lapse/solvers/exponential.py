@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lapse.solvers.base import Configurable, check_count, check_finite, check_semilinear, check_spans
+from lapse.arguments import check_count
+from lapse.solvers.base import Configurable, check_finite, check_semilinear, check_spans
 from lapse.solvers.program import Operations, Slopes, sub_steps
 
 
@@ -41,7 +42,7 @@ class Exponential(Configurable):
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
-        if self.order not in (1, 2):
+        if isinstance(self.order, bool) or self.order not in (1, 2):
             raise ValueError(f"order must be 1 or 2, got {self.order!r}")
 
     def __call__(self, f: Any, y0: Tensor, timespans: Tensor, /, *drive: Tensor) -> Tensor:

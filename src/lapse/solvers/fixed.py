@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lapse.solvers.base import Configurable, Derivative, check_count, check_finite, check_spans
+from lapse.arguments import check_count
+from lapse.solvers.base import Configurable, Derivative, check_finite, check_spans
 from lapse.solvers.program import Operations, Slopes, sub_steps
 from lapse.solvers.tableaux import (
     NOT_USED,

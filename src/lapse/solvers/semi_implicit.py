@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lapse.solvers.base import Configurable, check_count, check_finite, check_semilinear, check_spans
+from lapse.arguments import check_count
+from lapse.solvers.base import Configurable, check_finite, check_semilinear, check_spans
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ def find(word: str) -> Solver:
         word: A name of `SOLVERS` or `package.module:NAME`, then settings, with colons between: `rk4:8`,
             `exponential:4:2`, `dopri5:rtol=1e-5:max_steps=5000`.
     """
+    if not isinstance(word, str):
+        raise TypeError(f"solver must be a word such as 'rk4:8', got {word!r}")
     name, *rest = word.split(":")
     if name in SOLVERS:
         found: Any = SOLVERS[name]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lapse.arguments import check_kind
 from lapse.sequences import Sequences
 from lapse.sequences.columns import MOST_CATEGORIES
 from lapse.sequences.storage import write_atomically
@@ -98,15 +99,17 @@ class Roles:
         Args:
             path: the file.
         """
+        path = Path(path)
         if not path.is_file():
             raise ValueError(
                 f"there is no {path}, which `lapse fit` writes: the model was not fitted to a file"
             )
-        stored: dict[str, Any] = json.loads(path.read_bytes())
-        lists: dict[str, Any] = {
-            name: tuple(names) for name, names in stored.items() if isinstance(names, list)
-        }
-        return Roles(**stored | lists)
+        try:
+            stored: dict[str, Any] = json.loads(path.read_bytes())
+            lists = {name: tuple(names) for name, names in stored.items() if isinstance(names, list)}
+            return Roles(**stored | lists)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged, or holds no roles of columns: {error}") from error
 
     def sequences(self, table: Any) -> Sequences:
         """The table as `Sequences`; the target may be absent from a table that is only to be predicted.
@@ -150,6 +153,9 @@ def guess(table: Any, told: Mapping[str, Any] | None = None, *, need_target: boo
         told: roles that are known, as fields of `Roles`; they are checked against the table and never overruled.
         need_target: whether a table without a target is an error.
     """
+    import pandas as pd
+
+    check_kind("table", table, pd.DataFrame, "read it with lapse.tables.read_table")
     told = {name: value for name, value in (told or {}).items() if value}
     _check_names(table, told)
     names = [str(name) for name in table.columns]

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lapse.references import is_reference, resolve
+from lapse.references import known, resolve
 from lapse.tasks import digits, mnist, person, physionet, walker, xor
 from lapse.tasks.base import PaperSettings as PaperSettings
 from lapse.tasks.base import Score as Score
@@ -27,10 +27,9 @@ def find(name: str) -> Task:
     Args:
         name: the name or reference; ValueError if there is no such task.
     """
-    if name in TASKS:
-        return TASKS[name]
-    if not is_reference(name):
-        raise ValueError(f"no task {name!r}; expected one of {', '.join(TASKS)}, or package.module:NAME")
+    own: Task | None = known(name, TASKS, "task", "package.module:NAME")
+    if own is not None:
+        return own
     found = resolve(name)
     if not isinstance(found, Task):
         raise ValueError(f"{name!r} is {found!r}, expected a lapse.Task")

@@ -12,12 +12,14 @@ memory alone scores 68 %. `distinct=True` removes those. `size` draws fewer bloc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lapse.arguments import check_count, check_flag
 from lapse.events import encode_events
 from lapse.heads import Classes
 from lapse.sequences import Sequences
@@ -55,7 +57,9 @@ def load_event(
 
 
 def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int | None, seed: int) -> Splits:
-    low, high = lengths or (BITS, BITS + 1)
+    low, high = _range(lengths) if lengths is not None else (BITS, BITS + 1)
+    check_flag("distinct", distinct)
+    check_count("seed", seed, 0)
     if not 1 <= low < high <= BITS + 1:
         raise ValueError(
             f"lengths={lengths}: expected (low, high) with 1 <= low < high <= {BITS + 1}, high not included"
@@ -77,12 +81,18 @@ def _load(code: Any, lengths: Lengths | None, distinct: bool, size: int | None, 
     return Splits(*parts, notes=tuple(notes))
 
 
+def _range(lengths: Lengths) -> Lengths:
+    pair = lengths if isinstance(lengths, Sequence) and len(lengths) == 2 else (None, None)
+    for name, number in zip(("the first of lengths", "the second of lengths"), pair, strict=True):
+        check_count(name, number)
+    return lengths
+
+
 def _counts(size: int | None) -> tuple[int, int, int]:
     """Blocks in each part: the paper's, or of `size` a tenth for validation, and a tenth as many again to test on."""
     if size is None:
         return TRAIN, VALIDATION, TEST
-    if size < 10:
-        raise ValueError(f"size={size}: expected at least 10 blocks, so that every part has one")
+    check_count("size", size, 10)  # so that every part has a block
     return size - size // 10, size // 10, size // 10
 
 

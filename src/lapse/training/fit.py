@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lapse.arguments import check_count, check_kind
 from lapse.extras import extra
 from lapse.heads import NonFiniteError
 from lapse.models.base import Data, Model
@@ -83,7 +84,11 @@ def fit(
     from lapse.training.progress import scalars
     from lapse.training.record import Record
 
-    config = config or TrainConfig()
+    check_kind("model", model, Model)
+    config = TrainConfig() if config is None else config
+    check_kind("config", config, TrainConfig)
+    for name, count in {"devices": devices, "nodes": nodes}.items():
+        check_count(name, count)
     folder = None if folder is None else Path(folder)
     train, validation = model.conform(train), model.conform(validation)
     _check(model, train, validation)
@@ -120,6 +125,7 @@ def evaluate(model: Model[Data], data: Data, batch_size: int = 512) -> dict[str,
         data: sequences or cuts with targets; they are brought into the form of the training table first.
         batch_size: how many sequences go through the model at a time; it does not change the figures.
     """
+    check_kind("model", model, Model)
     head, device = model.head, next(model.parameters()).device
     data = model.conform(data)
     head.targets_of(model.asked(data))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import lapse
 from lapse import bench, kernels
-from lapse.bench import layers, sizes, work
+from lapse.bench import layers, sizes, streams, work
 from lapse.cli import app
 from lapse.kernels import native
 
@@ -73,6 +73,14 @@ def test_compiled_and_exported_graphs_are_compared(monkeypatch: pytest.MonkeyPat
         "ode-lstm: exported",
     ]
     assert all("to 0e+00" in one.agreed for one in lines[:3])
+
+
+def test_streams_are_compared_with_stepping_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MEMORY", streams.MEMORY.replace("20_000", "2_000"))
+    one, many, memory = bench.bench(["stream"], bench.Settings(repeats=1, threads=1))
+    assert one.rival_ms > 3 * one.ours_ms
+    assert many.agreed == "outputs to 1e-6"
+    assert memory.ours_ms < 10
 
 
 def test_models_of_ones_own_are_compared() -> None:

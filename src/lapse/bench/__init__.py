@@ -18,6 +18,7 @@ from lapse.bench.layers import against_lstm, against_reference
 from lapse.bench.peers import against_cfc, against_torchdiffeq
 from lapse.bench.race import Line as Line
 from lapse.bench.race import Settings as Settings
+from lapse.bench.streams import against_stepping
 from lapse.bench.tables import markdown as markdown
 from lapse.bench.tables import record as record
 from lapse.bench.workloads import growth, latency, memory, ragged, roofline
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "memory": memory,
     "compile": compiled,
     "export": exported,
+    "stream": against_stepping,
 }
 
 

@@ -141,7 +141,7 @@ def bench(
     """Speed against peers, as ratios measured in turns in one run.
 
     Sections: lstm, reference, authors, cfc, torchdiffeq, ragged, roofline, latency, growth, memory, compile,
-    export.
+    export, stream.
 
     Example: `lapse bench --only lstm --only authors --repeats 25`
     """

@@ -34,6 +34,7 @@ FLOW = (
     "models",
     "training",
     "streaming",
+    "explain",
     "estimators",
     "tasks",
     "runs",

@@ -84,3 +84,11 @@ def test_damaged_arrays_are_refused():
     circular = trees.arrays() | {"left": np.zeros_like(trees.left)}
     with pytest.raises(ValueError, match="does not lead further down"):
         from_arrays(circular)
+
+
+def test_a_column_without_any_value_is_left_alone():
+    table = np.column_stack([np.full(40, np.nan), np.arange(40.0)])
+    head = Classes("ab")
+    targets = Targets(torch.arange(40) // 20, torch.ones(40, dtype=torch.bool), torch.ones(40))
+    trees = grow_classes(table, targets, head, 0)
+    assert set(trees.feature[trees.feature >= 0]) == {1}

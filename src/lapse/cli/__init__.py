@@ -3,6 +3,7 @@
 from lapse.cli import look as look  # each module adds its commands, in the order of the help page
 
 from lapse.cli import tables as tables  # isort: skip
+from lapse.cli import explain as explain  # isort: skip
 from lapse.cli import live as live  # isort: skip
 from lapse.cli import train as train  # isort: skip
 from lapse.cli import results as results  # isort: skip

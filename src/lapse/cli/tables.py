@@ -103,9 +103,9 @@ def predict(
 
     if output is not None:
         _writable_table(output)
-    with _warnings_told():
-        ensemble, roles = _load(model)
-        table = ensemble.predict(_sequences(file, roles)).frame(id=roles.id, time=roles.time)
+    with warnings_told():
+        ensemble, roles = load_fitted(model)
+        table = ensemble.predict(sequences_of(file, roles)).frame(id=roles.id, time=roles.time)
         if output is not None:
             write_table(table, output)
     if output is None:
@@ -122,9 +122,9 @@ def evaluate(model: ModelDir, file: TableFile) -> None:
     """
     from lapse.estimators.trial import score
 
-    with _warnings_told():
-        ensemble, roles = _load(model)
-        data = _sequences(file, roles)
+    with warnings_told():
+        ensemble, roles = load_fitted(model)
+        data = sequences_of(file, roles)
         if data.targets is None:
             raise ValueError(f"{file} has no column {', '.join(roles.target)}, which holds the target")
         trial = score(ensemble, data)
@@ -155,7 +155,7 @@ def example(
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
+def warnings_told() -> Iterator[None]:
     """What a model can cope with, as lines on stderr."""
     from lapse.models import SchemaWarning
 
@@ -189,13 +189,13 @@ def _read(file: Path, told: dict[str, Any]) -> tuple[Roles, Sequences]:
     return roles, roles.sequences(table)
 
 
-def _sequences(file: Path, roles: Roles) -> Sequences:
+def sequences_of(file: Path, roles: Roles) -> Sequences:
     from lapse.tables import read_table
 
     return roles.sequences(read_table(file))
 
 
-def _load(folder: Path) -> tuple[Any, Roles]:
+def load_fitted(folder: Path) -> tuple[Any, Roles]:
     from lapse.estimators import Ensemble
     from lapse.tables import Roles
 

@@ -13,6 +13,7 @@ from lapse.estimators import recipe
 from lapse.estimators.ensemble import Ensemble
 from lapse.estimators.fitting import Plan, fit_ensemble
 from lapse.estimators.inputs import Columns, to_sequences
+from lapse.explain import Explanation, Importance
 from lapse.extras import extra
 from lapse.heads import Head
 from lapse.models import ModelConfig, Predictions
@@ -171,6 +172,28 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "ensemble_")
         return self.ensemble_.predict(self.sequences(X))
+
+    def explain(self, X: Any, answer: str | None = None, *, at: int = -1) -> Explanation:
+        """What each value, gap and static feature contributed to the answers; see `Ensemble.explain`.
+
+        Args:
+            X: sequences in any of the forms above.
+            answer: the name of a class, a label or a number; None chooses.
+            at: where there is one answer per event, the event whose answer is explained.
+        """
+        check_is_fitted(self, "ensemble_")
+        return self.ensemble_.explain(self.sequences(X), answer, at=at)
+
+    def importance(self, X: Any, y: Any = None, **options: Any) -> Importance:
+        """How much worse the answers get when a variable tells nothing any more; see `Ensemble.importance`.
+
+        Args:
+            X: sequences in any of the forms above, best those that were not learned from.
+            y: their targets; None to take those that X itself holds.
+            options: further arguments of `lapse.explain.permutation_importance`.
+        """
+        check_is_fitted(self, "ensemble_")
+        return self.ensemble_.importance(self._with_targets(self.sequences(X), y), **options)
 
     def save(self, folder: Any) -> None:
         """Write the fitted ensemble as a folder; `lapse.estimators.Ensemble.load` and `lapse predict` read it.

@@ -18,6 +18,8 @@ import lapse
 from lapse.arguments import check_kind
 from lapse.estimators.preparation import Preparation, Prepared
 from lapse.estimators.trees import Trees, from_arrays
+from lapse.explain import Explanation, Importance, permutation_importance
+from lapse.explain.integrated import STEPS
 from lapse.heads import Head
 from lapse.models import Predictions, SchemaWarning, SequenceModel
 from lapse.sequences import Sequences
@@ -97,6 +99,37 @@ class Ensemble:
         if self.trees is not None:
             mixed = torch.lerp(mixed, torch.from_numpy(self.trees.outputs(prepared.table)), self.tree_share)
         return mixed / self.temperature
+
+    def explain(
+        self, sequences: Sequences, answer: str | None = None, *, at: int = -1, steps: int = STEPS
+    ) -> Explanation:
+        """What each value, gap and static feature contributed to the answers for some sequences.
+
+        Networks are explained by integrated gradients, trees by sampled Shapley values. What is due to a bin or to a
+        summary is traced back to the events that it was made of.
+
+        Args:
+            sequences: what to explain the answers for.
+            answer: the name of a class, a label or a number; None chooses, see `lapse.explain.integrated_gradients`.
+            at: where there is one answer per event, the event whose answer is explained, counted from the end if
+                negative.
+            steps: in how many points the gradient of a network is taken at first.
+        """
+        from lapse.estimators.explaining import explain
+
+        return explain(self, sequences, answer, at, steps)
+
+    def importance(self, sequences: Sequences, **options: Any) -> Importance:
+        """How much worse the answers get when a variable tells nothing any more.
+
+        Args:
+            sequences: sequences with targets, best those that were not learned from.
+            options: further arguments of `lapse.explain.permutation_importance`.
+        """
+        restricted = self.preparation.schema.restricted(sequences)
+        return permutation_importance(
+            lambda s: self.outputs(self.preparation(s)), self.head, restricted, **options
+        )
 
     def save(self, folder: str | Path, *, card: str | None = None) -> None:
         """Write the ensemble as a folder: `config.json`, `card.md`, `trees.safetensors`, and a folder per network.

@@ -127,7 +127,7 @@ def fit_classes(table: Array, targets: Targets, head: Head, seed: int) -> Forest
     known = targets.known.numpy()
     labels = targets.values.numpy()[known]
     forest = HistGradientBoostingClassifier(random_state=seed, **SETTINGS)
-    forest.fit(table[known], labels, sample_weight=targets.weights.numpy()[known])
+    forest.fit(_growable(table[known]), labels, sample_weight=targets.weights.numpy()[known])
     present = [int(label) for label in forest.classes_]
     # A class without a single case gets a logit far below the others.
     baseline = np.full(head.width, -10.0)
@@ -164,13 +164,20 @@ FIT: dict[str, Callable[[Array, Targets, Head, int], Forests]] = {
 }
 
 
+def _growable(table: Array) -> Array:
+    """The table with 0 throughout a column without any value, which scikit-learn refuses; no tree uses a constant."""
+    return np.where(np.isnan(table).all(axis=0), 0.0, table)
+
+
 def _per_column(kind: Any, table: Array, values: Array, targets: Targets, seed: int) -> Forests:
     forests = []
     for k in range(values.shape[1]):
         known = targets.known.numpy()[:, k]
         forest = kind(random_state=seed, **SETTINGS)
         forests.append(
-            forest.fit(table[known], values[known, k], sample_weight=targets.weights.numpy()[known])
+            forest.fit(
+                _growable(table[known]), values[known, k], sample_weight=targets.weights.numpy()[known]
+            )
         )
     return Forests(forests, np.zeros(values.shape[1]), [[k] for k in range(values.shape[1])])
 

@@ -166,6 +166,19 @@ class Head(nn.Module, ABC):
         """The sequences with targets that mean the same as in the training table, such as the same class numbers."""
         return sequences
 
+    @property
+    def contrasts(self) -> dict[str, Tensor]:
+        """What can be explained of an answer: by name, the weights (width,) with which its raw outputs are summed."""
+        return {f"output {k}": weights for k, weights in enumerate(torch.eye(self.width))}
+
+    def main_contrast(self, output: Tensor) -> Tensor:
+        """(M,) int64: the position in `contrasts` of what a reader of each answer asks about first."""
+        return torch.zeros(len(output), dtype=torch.int64)
+
+    def reading(self, output: Tensor, name: str) -> Tensor:
+        """(M,): a contrast of raw outputs (M, width) as a reader is told it, such as a probability."""
+        return output @ self.contrasts[name].to(output)
+
     # What follows.
 
     def targets(self, batch: Batch) -> Targets:

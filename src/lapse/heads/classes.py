@@ -151,6 +151,21 @@ class Classes(Head):
         best = np.array(self.names)[probabilities.argmax(1)]
         return {"prediction": best} | dict(zip(self.answer_names, probabilities.T, strict=True))
 
+    @property
+    def contrasts(self) -> dict[str, Tensor]:
+        """The logit of each class less the mean of the others: with two classes, the log odds."""
+        one_hot = torch.eye(self.width)
+        contrasts = one_hot - (1 - one_hot) / (self.width - 1)
+        return dict(zip((str(name) for name in self.names), contrasts, strict=True))
+
+    def main_contrast(self, output: Tensor) -> Tensor:
+        """The second of two classes, which is mostly the event that is asked about; else the most probable class."""
+        return torch.ones(len(output), dtype=torch.int64) if self.width == 2 else output.argmax(-1)
+
+    def reading(self, output: Tensor, name: str) -> Tensor:
+        """The probability of the class."""
+        return self.answer(output)[:, list(self.contrasts).index(name)]
+
     def balance(self, train: Sequences | None) -> None:
         """Weigh each class by the inverse of how often it occurs in training; the mean weight is 1."""
         self.class_weights.fill_(1.0)

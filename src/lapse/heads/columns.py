@@ -74,6 +74,11 @@ class ColumnHead(Head):
                 raise ValueError(f"no target of column {name!r} is known in these sequences; leave it out")
         return columns
 
+    @property
+    def contrasts(self) -> dict[str, Tensor]:
+        """The raw output of each column; heads with more outputs than columns have those of the columns first."""
+        return dict(zip(self.names, torch.eye(self.width), strict=False))
+
     def column_name(self, name: str) -> str:
         """What the prediction of a column is called: `prediction` if there is one, else `prediction_NAME`."""
         return "prediction" if len(self.names) == 1 else f"prediction_{name}"
@@ -148,6 +153,15 @@ class ScaledHead(ColumnHead):
         """Learned numbers (M, K) or (M, K, Q) in the table's own units."""
         extra = (1,) * (output.dim() - 2)
         return output * self.target_scale.view(-1, *extra) + self.target_mean.view(-1, *extra)
+
+    @property
+    def contrasts(self) -> dict[str, Tensor]:
+        """Each column in the table's own units."""
+        scales = self.target_scale.cpu()
+        return {name: weights * scales[k] for k, (name, weights) in enumerate(super().contrasts.items())}
+
+    def reading(self, output: Tensor, name: str) -> Tensor:
+        return super().reading(output, name) + self.target_mean[self.names.index(name)].to(output)
 
     def persistence(self, sequences: Sequences) -> Tensor | None:
         """Only where there is one answer per event and targets have the shape of the values."""

@@ -84,6 +84,10 @@ class Labels(ColumnHead):
             self.column_name(name): probabilities[:, k] > 0.5 for k, name in enumerate(self.names)
         }
 
+    def reading(self, output: Tensor, name: str) -> Tensor:
+        """The probability of the label; its contrast is the log odds."""
+        return super().reading(output, name).sigmoid()
+
     def balance(self, train: Sequences | None) -> None:
         """Weigh each label so that given and not given count the same in total; the mean weight is 1."""
         self.label_weights.fill_(1.0)

@@ -102,6 +102,15 @@ class Quantiles(ScaledHead):
                 shifts[k] = torch.tensor([np.quantile(found[:, q], level) for q, level in enumerate(levels)])
         return shifts.flatten().to(output)
 
+    @property
+    def contrasts(self) -> dict[str, Tensor]:
+        """The quantile of each column that is nearest to the median."""
+        places = torch.eye(self.width)[_middle(self.levels) :: len(self.levels)]
+        return {
+            name: weights * scale
+            for name, weights, scale in zip(self.names, places, self.target_scale.cpu(), strict=True)
+        }
+
     def _columns(self, output: Tensor) -> Tensor:
         return output.reshape(len(output), len(self.names), len(self.levels))
 
@@ -110,9 +119,14 @@ def _metrics(levels: tuple[float, ...]) -> tuple[Metric, ...]:
     """Partial functions rather than closures, so that a model can be pickled."""
     return (
         Metric("pinball", False, partial(of.pinball, levels=np.array(levels))),
-        Metric("mae", False, partial(_mae, level=int(np.abs(np.array(levels) - 0.5).argmin()))),
+        Metric("mae", False, partial(_mae, level=_middle(levels))),
         Metric("coverage_error", False, partial(_coverage_error, levels=levels), unit="%", decimals=1),
     )
+
+
+def _middle(levels: tuple[float, ...]) -> int:
+    """The position of the level nearest to one half."""
+    return int(np.abs(np.array(levels) - 0.5).argmin())
 
 
 def _mae(answer: Array, targets: Array, level: int) -> float:

@@ -117,6 +117,27 @@ class Schema:
             categories={},
         )
 
+    def restricted(self, sequences: Sequences) -> Sequences:
+        """The sequences with the columns of the training table alone, in its order; words stay words.
+
+        Args:
+            sequences: any sequences; a column that they lack is not observed throughout.
+        """
+        features, static = _features(sequences), _static(sequences)
+        values, observed = _gathered(features, self.features)
+        static_values, static_observed = _gathered(static, self.static)
+        names = {column.name for column in self.features + self.static}
+        return replace(
+            sequences,
+            values=values,
+            observed=observed,
+            features=tuple(column.name for column in self.features),
+            static=static_values if self.static else None,
+            static_observed=static_observed if self.static else None,
+            static_features=tuple(column.name for column in self.static),
+            categories={name: words for name, words in sequences.categories.items() if name in names},
+        )
+
     def in_unit(self, s: Sequences) -> Sequences:
         """The sequences with their times in the unit of the training table.
 
@@ -193,6 +214,14 @@ def _columns(block: _Block) -> tuple[Column, ...]:
         for name in block.names
         if observed[name].any()
     )
+
+
+def _gathered(block: _Block, columns: tuple[Column, ...]) -> tuple[Array, Array]:
+    """(rows, columns) values as the table has them, and which of them were observed."""
+    parts = [block.column(column.name) for column in columns]
+    values = [np.zeros((len(block.values), 0), np.float32), *(part[0][:, None] for part in parts)]
+    observed = [np.zeros((len(block.values), 0), bool), *(part[1][:, None] for part in parts)]
+    return np.concatenate(values, 1), np.concatenate(observed, 1)
 
 
 def _inputs(columns: tuple[Column, ...]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def gather_bins(s: Sequences, width: float | str, counts: bool) -> Sequences:
     check_flag("counts", counts)
     size = width_in_unit(s, width)
     phase = _phase(s, size)
-    number = np.floor((s.times + phase) / size + ROUNDING)
+    number = _bin_numbers(s, size, phase)
     if (most := float(np.abs(number).max(initial=0))) > MOST_BINS:
         raise ValueError(
             f"a width of {width!r} makes bins up to number {most:g}, more than can be told apart; use a larger width"
@@ -41,6 +41,36 @@ def gather_bins(s: Sequences, width: float | str, counts: bool) -> Sequences:
         observed=None if (count > 0).all() else count > 0,
     )
     return _with_counts(binned, count) if counts else binned
+
+
+def trace_bins(s: Sequences, width: float, values: Array, gaps: Array) -> tuple[Array, Array]:
+    """Amounts for the values and gaps of bins, traced back to the events in them.
+
+    The amount for a mean goes in equal parts to its observations, and that for the gap before a bin to the gap before
+    its first event.
+
+    Args:
+        s: the sequences that were binned, whose features are all numbers.
+        width: the width of the bins, in their unit.
+        values: (bins, F).
+        gaps: (bins,).
+
+    Returns:
+        (N, F) for values, (N,) for gaps.
+    """
+    sequence = np.repeat(np.arange(len(s)), s.lengths)
+    firsts = _where_new(sequence, _bin_numbers(s, width, _phase(s, width)))
+    observed = np.ones(s.values.shape, bool) if s.observed is None else s.observed
+    count = np.add.reduceat(observed, firsts, axis=0, dtype=np.int64)
+    sizes = np.diff(np.append(firsts, s.num_events))
+    of_gaps = np.zeros(s.num_events)
+    of_gaps[firsts] = gaps
+    return np.repeat(values / np.maximum(count, 1), sizes, axis=0) * observed, of_gaps
+
+
+def _bin_numbers(s: Sequences, size: float, phase: float) -> Array:
+    """(N,), the number of the bin of each event."""
+    return np.floor((s.times + phase) / size + ROUNDING)
 
 
 def width_in_unit(s: Sequences, width: float | str) -> float:

@@ -74,3 +74,65 @@ def present(s: Sequences) -> Summaries:
     static = np.repeat(static_numbers(s), s.lengths, axis=0)
     columns = np.hstack([static, latest, s.timespans[:, None]])
     return Summaries((*s.static_features, *s.features, "gap before the event"), columns)
+
+
+def trace_summaries(s: Sequences, amounts: Array) -> tuple[Array, Array, Array]:
+    """Amounts for the columns of `summarize`, traced back to what the columns were computed from.
+
+    The amount for a last, least or largest value goes to the event that has it, and the amount for a mean in equal
+    parts to all observations. The amount for the number of observations belongs to no single event.
+
+    Args:
+        s: the sequences that were summarized.
+        amounts: (S, columns), in the order of the columns of `summarize`.
+
+    Returns:
+        (S, K) for static features, (N, F) for values, (S, F) for numbers of observations.
+    """
+    observed = np.ones(s.values.shape, bool) if s.observed is None else s.observed
+    static, of_columns = np.split(amounts, [len(s.static_features)], axis=1)
+    of_last, of_mean, of_least, of_largest, of_count = of_columns.reshape(
+        len(s), s.num_features, -1
+    ).transpose(2, 0, 1)
+    count = np.add.reduceat(observed, s.offsets[:-1], axis=0, dtype=np.int64)
+    values = np.repeat(of_mean / np.maximum(count, 1), s.lengths, axis=0) * observed
+    features = np.broadcast_to(np.arange(s.num_features), count.shape)
+    for amount, rows in (
+        (of_last, last_rows(s, observed)),
+        (of_least, _rows_of_least(s, np.where(observed, s.values, np.inf))),
+        (of_largest, _rows_of_least(s, np.where(observed, -s.values, np.inf))),
+    ):
+        values[rows, features] += np.where(count > 0, amount, 0.0)
+    return static, values, of_count
+
+
+def _rows_of_least(s: Sequences, numbers: Array) -> Array:
+    """(S, F), the first row of each sequence that has its least number."""
+    firsts = s.offsets[:-1]
+    least = np.repeat(np.minimum.reduceat(numbers, firsts, axis=0), s.lengths, axis=0)
+    rows = np.where(numbers == least, np.arange(s.num_events)[:, None], s.num_events)
+    return np.minimum.reduceat(rows, firsts, axis=0)
+
+
+def trace_present(s: Sequences, events: Array, amounts: Array) -> tuple[Array, Array, Array]:
+    """Amounts for some rows of `present`, traced back: a latest value to the event at which it was observed.
+
+    Args:
+        s: the sequences of which `present` made a table.
+        events: (S,), of each sequence the event whose row it is.
+        amounts: (S, columns), in the order of the columns of `present`.
+
+    Returns:
+        (S, K) for static features, (N, F) for values, (N,) for gaps.
+    """
+    static, of_latest, of_gap = np.split(
+        amounts, [len(s.static_features), len(s.static_features) + s.num_features], axis=1
+    )
+    observed = np.ones(s.values.shape, bool) if s.observed is None else s.observed
+    rows = np.maximum.accumulate(np.where(observed, np.arange(s.num_events)[:, None], -1), axis=0)[events]
+    values, gaps = np.zeros(s.values.shape), np.zeros(s.num_events)
+    known = rows >= s.offsets[:-1, None]
+    features = np.broadcast_to(np.arange(s.num_features), rows.shape)
+    values[rows[known], features[known]] = of_latest[known]
+    gaps[events] = of_gap[:, 0]
+    return static, values, gaps

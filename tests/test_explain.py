@@ -32,7 +32,7 @@ def adds_up(explanation, tolerance=0.01):
 @pytest.mark.parametrize("name", MODELS)
 def test_contributions_add_up_to_the_difference_of_the_outputs(name):
     data = sequences(missing=True, static=True)
-    model = model_for(data, model=name, static="state+head" if name != "transformer" else "head", clip=5.0)
+    model = model_for(data, model=name, static="head", clip=5.0)
     found = integrated_gradients(model, data)
     assert np.abs(adds_up(found)).max() > 0
     assert np.abs(found.gaps).max() > 0

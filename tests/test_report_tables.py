@@ -21,7 +21,7 @@ from lapse.heads import Classes, Numbers
 from lapse.report import formats, theme
 from lapse.report.baselines import baselines, simple_features
 from lapse.report.collection import Collection, NoRuns, departures
-from lapse.report.page import with_baselines
+from lapse.report.page import Section, with_baselines
 from lapse.report.tables import Table, build_tables, welch
 from lapse.runs import RunConfig, default_config, paper_config
 from lapse.sequences import Sequences
@@ -81,7 +81,7 @@ def test_welch_without_spread_or_with_one_run() -> None:
     ("ours", "others", "said"),
     [
         ((99.0,), (98.0,), "One run per row: no test"),
-        ((99.0,), (98.0, 98.5), "The best row has one run"),
+        ((99.0,), (98.0, 98.5), "The first row has one run"),
         ((99.0, 98.5), (98.0,), "no test is possible: lstm"),
     ],
 )
@@ -91,8 +91,21 @@ def test_one_run_allows_no_test_and_the_table_says_so(
     write_seeds(tmp_path, ODE, *ours)
     write_seeds(tmp_path, LSTM, *others)
     table = table_of(tmp_path)
-    assert [row.mark for row in table.rows] == ["best", ""]
+    assert [row.mark for row in table.rows] == ["best" if len(ours) > 1 else "", ""]
     assert any(said in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [((99.0,), " comes first, in a single run: 99.00 %."), ((99.0, 98.0), " is best: 98.50 ± 0.71 %.")],
+)
+def test_a_single_seed_is_not_called_best_on_the_page(
+    tmp_path: Path, scores: tuple[float, ...], said: str
+) -> None:
+    write_seeds(tmp_path, ODE, *scores)
+    write_seeds(tmp_path, LSTM, 50.0)
+    headline = Section(TASKS["xor-event"], table_of(tmp_path), ()).headline
+    assert headline.endswith(said)
 
 
 def test_other_settings_are_other_rows_named_by_what_differs(tmp_path: Path) -> None:

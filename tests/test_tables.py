@@ -188,3 +188,27 @@ def test_facts_say_what_the_data_are():
     assert text["target"] == "False 62.9%, True 37.1%"
     regression = guess(pbc2(), {"target": ("age",)})
     assert "numbers, median" in dict(facts(regression.sequences(pbc2())))["target"]
+
+
+@pytest.mark.parametrize(
+    "dates", [["2024-02-08 04:29", "2024-02-09"], ["08.02.2024 04:29", "09.02.2024 00:00"]]
+)
+def test_the_only_column_of_dates_in_text_is_the_time_whatever_its_name(dates):
+    table = pd.DataFrame(
+        {"patient": [1, 1, 2, 2], "visit": dates * 2, "pulse": [60, 61, 62, 63], "y": [0, 0, 1, 1]}
+    )
+    roles = guess(table)
+    assert roles.time == "visit"
+    assert roles.sequences(table).origin[:16] == "2024-02-08T04:29"
+
+
+def test_dates_that_could_be_read_in_two_ways_are_refused():
+    table = pd.DataFrame({"id": [1, 1], "time": ["05/01/2024", "06/01/2024"], "pulse": [60, 61], "y": [0, 0]})
+    with pytest.raises(RolesError, match="nobody can tell the day from the month"):
+        guess(table)
+
+
+def test_numbers_in_text_are_no_dates():
+    table = pd.DataFrame({"id": [1, 1], "code": ["2020", "x"], "pulse": [60, 61], "y": [0, 0]})
+    with pytest.raises(RolesError, match="which column is the time"):
+        guess(table)

@@ -67,7 +67,8 @@ class Explanation:
     @property
     def error(self) -> Array:
         """(S,), by how much the contributions fail to add up, since an integral was taken as a sum."""
-        return self.change - self.totals().sum(1)
+        error: Array = self.change - self.totals().sum(1)
+        return error
 
     @property
     def variables(self) -> tuple[str, ...]:

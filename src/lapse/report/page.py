@@ -43,7 +43,8 @@ class Section:
         best, *others = self.table.models
         tied = [_spoken(row) for row in others if row.mark == "tied"]
         spread = f" ± {self.table.figure(best.std)}" if best.std is not None else ""
-        said = f"{_spoken(best)} is best: {self.table.figure(best.mean)}{spread} {self.table.unit}".rstrip()
+        verdict = "is best" if best.count > 1 else "comes first, in a single run"
+        said = f"{_spoken(best)} {verdict}: {self.table.figure(best.mean)}{spread} {self.table.unit}".rstrip()
         return f"{said}. The test does not tell it from {' or '.join(tied)}." if tied else f"{said}."
 
 

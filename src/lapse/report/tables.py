@@ -170,9 +170,13 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
 
 
 def marked(rows: Sequence[Row]) -> list[Row]:
-    """Rows, best first, with the best and those that a test cannot tell from it marked."""
+    """Rows, best first, with the best and those that a test cannot tell from it marked.
+
+    A row of a single run is not called the best: with another seed it might be another.
+    """
     best, *others = rows
-    return [replace(best, mark="best"), *(replace(row, mark=_tie(best, row)) for row in others)]
+    first = replace(best, mark="best" if best.count > 1 else "")
+    return [first, *(replace(row, mark=_tie(best, row)) for row in others)]
 
 
 def _tie(best: Row, row: Row) -> Mark:
@@ -216,9 +220,9 @@ def _test_notes(rows: Sequence[Row]) -> Iterable[str]:
     if len(rows) < 2:
         return
     if len(single) == len(rows):
-        yield "One run per row: no test of differences is possible, and the best may be best by luck."
+        yield "One run per row: no test of differences is possible, and the first may be first by luck."
     elif rows[0].count == 1:
-        yield "The best row has one run: no test can tell the others from it."
+        yield "The first row has one run: it may be first by luck, and no test can tell the others from it."
     elif single:
         names = ", ".join(dict.fromkeys(row.name for row in single))
         yield f"One run only, so that no test is possible: {names}."

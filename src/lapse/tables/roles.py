@@ -204,11 +204,10 @@ class _Rest:
         return next((lowered[name] for name in known if name in lowered), None)
 
     def time(self) -> str:
-        import pandas as pd
-
-        dates = [n for n in self.names if pd.api.types.is_datetime64_any_dtype(self.table[n])]
-        if self.find(TIME_NAMES) is None and len(dates) == 1:
-            return self.take(dates[0])
+        if self.find(TIME_NAMES) is None:
+            dates = [name for name in self.names if _holds_dates(self.table[name])]
+            if len(dates) == 1:
+                return self.take(dates[0])
         return self.named("time", TIME_NAMES)
 
     def target(self, id: str, needed: bool) -> tuple[str, ...]:
@@ -291,19 +290,47 @@ def with_dates(table: Any, time: str) -> Any:
     import pandas as pd
 
     column = table[time]
-    if column.dtype.kind in "iufbmM" or isinstance(column.dtype, pd.DatetimeTZDtype):
+    if not _is_text(column) or not pd.to_numeric(column, errors="coerce").isna().all():
         return table
-    if not pd.to_numeric(column, errors="coerce").isna().all():
-        return table
+    dates = _dates(column)
+    if dates is None:
+        raise RolesError(
+            f"column {time!r} holds {column.iloc[0]!r}, expected numbers, or dates such as 2024-05-01 13:45 or "
+            "01.05.2024 13:45; in 05/01/2024 nobody can tell the day from the month"
+        )
+    return table.assign(**{time: dates})
+
+
+def _holds_dates(column: Any) -> bool:
+    """Whether a column holds dates, as such or as text; the first few texts are looked at before all of them."""
+    import pandas as pd
+
+    if not _is_text(column):
+        return bool(pd.api.types.is_datetime64_any_dtype(column))
+    known = column.dropna()
+    return len(known) > 0 and all(_dates(part) is not None for part in (known.iloc[:5], known))
+
+
+def _is_text(column: Any) -> bool:
+    import pandas as pd
+
+    return column.dtype.kind not in "iufbmM" and not isinstance(column.dtype, pd.DatetimeTZDtype)
+
+
+def _dates(column: Any) -> Any:
+    """A column of text as dates: year first with hyphens, or day first with dots; None if it holds anything else."""
+    import pandas as pd
+
+    words = column.astype(str)
+    if pd.to_numeric(column, errors="coerce").notna().any():
+        return None  # a whole number would be taken for a year
+    dotted = words.str.match(r"\d{1,2}\.\d{1,2}\.\d{4}").any()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the format had to be guessed
-            dates = pd.to_datetime(column, format="ISO8601")
-    except ValueError as error:
-        raise RolesError(
-            f"column {time!r} holds {column.iloc[0]!r}, expected numbers, or dates such as 2024-05-01 13:45"
-        ) from error
-    return table.assign(**{time: dates})
+            return pd.to_datetime(column, **({"dayfirst": True} if dotted else {"format": "ISO8601"}))
+    except (ValueError, TypeError):
+        return None
 
 
 def _unit(table: Any, id: str, time: str) -> str | None:

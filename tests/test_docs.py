@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from lapse import TASKS
 from lapse.cli import app
+from lapse.encoders import RecurrentEncoder
 from lapse.heads import Classes, Gaussian, Labels, Numbers, Quantiles
+from lapse.kernels.programs import has_program
 from lapse.models.registry import layers
 
 ROOT = Path(__file__).parents[1]
@@ -98,9 +100,14 @@ def rows_of(page: str, heading: str) -> list[list[str]]:
 
 def test_what_models_can_do_is_what_their_classes_say() -> None:
     words = {True: "yes", False: "no"}
-    for name, missing, pieces, forms, _ in rows_of("choosing", "## What each can do"):
-        layer = layers()[name](1, 1)
+    for name, missing, causal, streams, exports, pieces, forms, _ in rows_of(
+        "choosing", "## What each can do"
+    ):
+        encoder = RecurrentEncoder(layers()[name], 1, 1)
+        layer = encoder.layer
         assert missing == words[layer.takes_missing]
+        assert (causal, streams) == (words[encoder.causal], words[encoder.streams])
+        assert exports == words[all(has_program(cell) for cell in layer.cells)]
         assert forms == (", ".join(layer.forms) or "–")
         splitting = [form for form, cell in layer.forms.items() if cell.splits_gaps]
         if layer.forms:

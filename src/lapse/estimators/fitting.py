@@ -75,7 +75,10 @@ def fit_ensemble(plan: Plan, data: Sequences) -> Ensemble:
         )  # of columns that one side of a split happens not to have
         fitting = _Fitting(_with_ridge(plan, prepared), prepared)
         splits = internal_splits(data, plan.validation, plan.training.seed)
-        found = choose(plan.head, [fitting.trial(*split) for split in splits[: None if plan.refit else 1]])
+        tried = splits if plan.refit else splits[:1]
+        labels = [f"trial {k} of {len(tried)}" for k in range(1, len(tried) + 1)]
+        held = [fitting.trial(*split, label) for split, label in zip(tried, labels, strict=True)]
+        found = choose(plan.head, held)
         rows = np.arange(len(data)) if plan.refit else splits[0][0]
         networks = [fitting.network(rows, found.epochs, member) for member in range(plan.members)]
         return Ensemble(preparation, networks, fitting.trees(rows), found.tree_share, found.temperature)
@@ -150,12 +153,12 @@ class _Fitting:
     plan: Plan
     prepared: Prepared
 
-    def trial(self, inside: Array, outside: Array) -> Held:
+    def trial(self, inside: Array, outside: Array, label: str) -> Held:
         """A network and trees fitted to some sequences, and what they answer for others."""
         train, others = self.prepared.sequences[inside], _chosen(self.prepared, outside)
         model = self._model(train, 0)
         watch = _Watch(model, others.sequences)
-        self._train(model, train, others.sequences, 0, self.plan.training, [watch.callback()])
+        self._train(model, train, others.sequences, 0, self.plan.training, label, [watch.callback()])
         trees = self.trees(inside)
         head = deepcopy(self.plan.head)
         return Held(
@@ -170,7 +173,8 @@ class _Fitting:
         model = self._model(train, member)
         if epochs:
             known = replace(self.plan.training, epochs=epochs)
-            self._train(model, train, train[: max(2, len(rows) // 10)], member, known)
+            label = f"network {member + 1} of {self.plan.members}"
+            self._train(model, train, train[: max(2, len(rows) // 10)], member, known, label)
         return model.eval()
 
     def _model(self, data: Sequences, member: int) -> SequenceModel:
@@ -189,6 +193,7 @@ class _Fitting:
         others: Sequences,
         member: int,
         config: TrainConfig,
+        label: str,
         callbacks: Sequence[Any] = (),
     ) -> None:
         fit(
@@ -197,7 +202,7 @@ class _Fitting:
             others,
             replace(config, seed=config.seed + member, patience=None, restore_best=False),
             progress=self.plan.progress,
-            label="held-out trial" if callbacks else f"network {member + 1} of {self.plan.members}",
+            label=label,
             callbacks=callbacks,
         )
 

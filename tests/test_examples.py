@@ -34,6 +34,15 @@ def test_sensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "sees the future" in refused
 
 
+def test_alarms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    *alarms, verdict = printed_by("alarms", tmp_path, monkeypatch, capsys).splitlines()
+    found, failing, false = map(int, re.findall(r"\d+", verdict))
+    assert len(alarms) == found + false
+    assert failing - 1 <= found <= failing
+    assert false <= 1
+    assert all(re.match(r" *[\d.]+ min: pump \d is failing \(\d+%\)", line) for line in alarms)
+
+
 def test_own_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

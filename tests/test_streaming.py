@@ -243,6 +243,20 @@ def test_any_order_and_any_grouping_gives_the_same_answers(
         np.testing.assert_array_equal(grouped[k], expected)
 
 
+def test_a_thousand_ids_and_a_hundred_thousand_events_in_any_order() -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(3, 2, (1000, 100, 3)).astype(np.float32)
+    times = np.cumsum(random.exponential(size=(1000, 100)), 1)
+    data = Sequences.from_arrays(list(values), list(times), targets=list(values), per_step=True)
+    model = model_for(data)
+    ids = random.permutation(np.repeat(np.arange(1000), 100))
+    number = np.zeros(len(ids), int)
+    number[np.argsort(ids, kind="stable")] = np.tile(np.arange(100), 1000)
+    found = Stream(model).push_many(ids.tolist(), times[ids, number], values[ids, number])
+    expected = model.outputs(data).numpy().reshape(1000, 100, -1)[ids, number]
+    np.testing.assert_allclose(found.raw, expected, rtol=1e-6, atol=2e-6)
+
+
 def test_an_answer_has_the_columns_of_predict(jump: SequenceModel) -> None:
     data = sequences()
     stream = Stream(jump)

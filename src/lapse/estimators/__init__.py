@@ -1,4 +1,4 @@
-"""scikit-learn's face: classifiers, a labeller and a regressor for irregularly-sampled sequences.
+"""scikit-learn's face: classifiers, a labeller, a regressor and a forecaster for irregularly-sampled sequences.
 
 Needs the extra `lapse[estimators]`.
 """
@@ -8,4 +8,5 @@ from lapse.estimators.classifiers import IrregularClassifier as IrregularClassif
 from lapse.estimators.classifiers import IrregularLabeller as IrregularLabeller
 from lapse.estimators.classifiers import IrregularMultiLabelClassifier as IrregularMultiLabelClassifier
 from lapse.estimators.ensemble import Ensemble as Ensemble
+from lapse.estimators.forecasters import IrregularForecaster as IrregularForecaster
 from lapse.estimators.regressors import IrregularRegressor as IrregularRegressor

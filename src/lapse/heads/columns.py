@@ -170,3 +170,7 @@ class ScaledHead(ColumnHead):
 
     def certain(self, values: Tensor) -> Tensor:
         return self.scaled(values)
+
+    def point(self, output: Tensor) -> Tensor:
+        """(M, K): one number per column, from raw outputs (M, width), in the table's own units."""
+        return self.answer(output)

@@ -101,6 +101,10 @@ class Gaussian(ScaledHead):
         mean, log_std = _halves(output)
         return torch.cat([self.unscaled(mean), log_std.exp() * self.target_scale], -1)
 
+    def point(self, output: Tensor) -> Tensor:
+        """The means."""
+        return self.answer(output)[:, : len(self.names)]
+
     def predict(self, output: Tensor) -> dict[str, Array]:
         """`prediction` and `prediction_std`; with several columns `prediction_NAME` and `prediction_NAME_std`."""
         return self.answer_columns(output)

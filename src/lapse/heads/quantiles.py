@@ -78,6 +78,10 @@ class Quantiles(ScaledHead):
         """(M, K, Q): increasing quantiles in the table's own units."""
         return self.unscaled(self._columns(output)).sort(-1).values
 
+    def point(self, output: Tensor) -> Tensor:
+        """The level nearest to one half."""
+        return self.answer(output)[..., _middle(self.levels)]
+
     def predict(self, output: Tensor) -> dict[str, Array]:
         """`prediction_qLEVEL` for each level; with several columns `prediction_NAME_qLEVEL`."""
         return self.answer_columns(output)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lapse import heads
 from lapse.encoders import Observations
@@ -19,21 +20,25 @@ from lapse.models.predictions import Predictions
 from lapse.models.readout import Present, Readout
 from lapse.models.schema import Schema
 from lapse.models.summaries import latest_observed
+from lapse.recurrent.cell import softplus_inverse
 from lapse.sequences import CutBatch, Cuts, Sequences
 
 # A forecast bends with the gap and with the last values together, which one affine map cannot say.
-DEFAULTS: dict[str, Any] = {"readout": "mlp", "readout_size": 64}
+DEFAULTS: dict[str, Any] = {"readout": "residual", "readout_size": 64}
+FIRST_RATE = 0.02  # per unit of time, at which last values begin to fade: after 50 median gaps to a third
 
 
 class Forecaster(Model[Cuts]):
     """A model of what the features will be at any time after the events that are known.
 
         h(t) = the state after the last event, having flowed through t − t_last without another event
-        output(t) = last observed values + readout(h(t), t − t_last, last values and their age)
+        base(t) = typical + exp(−rate · (t − t_last)) ⊙ (last observed values − typical)
+        output(t) = base(t) + readout(h(t), t − t_last, last values and their age)
 
     An encoder that flows (`Encoder.flows`) moves its state to the time that is asked about; any other keeps it. The
     readout is told the gap in both cases, so that every model can forecast. It starts at zero: an untrained forecaster
-    says that nothing changes. All queries of a batch are answered in one call.
+    repeats the last values, which fade to what is typical of training, at a rate per feature that is learned. All
+    queries of a batch are answered in one call.
 
     Args:
         schema: the form of the training table.
@@ -55,6 +60,7 @@ class Forecaster(Model[Cuts]):
         width = self.encoder.output_size + 1 + inputs + static
         self.readout = Readout(config.readout, width, head.width, config.readout_size)
         self.readout.start_at_zero()
+        self.rate = nn.Parameter(torch.full((len(_names(head)),), softplus_inverse(FIRST_RATE)))
         self.register_buffer("calibration", torch.zeros(head.width))
 
     @classmethod
@@ -122,9 +128,15 @@ class Forecaster(Model[Cuts]):
         if static_size(self.config, self.schema, "head"):
             assert observations.static is not None, "the width of the static features was checked"
             seen.append(observations.static.index_select(0, row))
-        last = self.present(batch, self.preprocessing.fill).index_select(0, batch.rows.last.to(row.device))
         change: Tensor = self.readout(torch.cat(seen, -1), observations)
-        return self.head.certain(last).index_select(0, row) + change + self.calibration
+        return self.head.certain(self._base(batch, spans, row)) + change + self.calibration
+
+    def _base(self, batch: CutBatch, spans: Tensor, row: Tensor) -> Tensor:
+        """(Q, K) the last values on their way to what is typical, in the table's own units."""
+        fill = self.preprocessing.fill
+        last = self.present(batch, fill).index_select(0, batch.rows.last.to(row.device)).index_select(0, row)
+        typical = fill.index_select(0, self.present.columns)
+        return torch.lerp(typical, last, torch.exp(-functional.softplus(self.rate) * spans.unsqueeze(1)))
 
     def _latest(self, observations: Observations, spans: Tensor, row: Tensor) -> Tensor:
         """(Q, F) last values; where features may be missing (Q, 3F): also their age, and whether there is any."""

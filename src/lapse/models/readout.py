@@ -22,8 +22,35 @@ def mlp(input_size: int, output_size: int, hidden_size: int) -> nn.Module:
     return nn.Sequential(nn.Linear(input_size, hidden_size), nn.SiLU(), nn.Linear(hidden_size, output_size))
 
 
+class Residual(nn.Module):
+    """An affine map, and one layer of hidden units that adds to it; the affine map starts at zero.
+
+    Where most of the answer is linear in the features, hidden units alone take long to learn it.
+
+    Args:
+        input_size: the width of the features.
+        output_size: the number of raw outputs.
+        hidden_size: the number of hidden units.
+    """
+
+    def __init__(self, input_size: int, output_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.affine = nn.Linear(input_size, output_size)
+        nn.init.zeros_(self.affine.weight)
+        nn.init.zeros_(self.affine.bias)
+        self.hidden = mlp(input_size, output_size, hidden_size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        found: Tensor = self.affine(features) + self.hidden(features)
+        return found
+
+
 # Each makes a module from the width of the features, the number of raw outputs, and the number of hidden units.
-READOUTS: dict[str, Callable[[int, int, int], nn.Module]] = {"linear": linear, "mlp": mlp}
+READOUTS: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "residual": Residual,
+}
 
 
 class Readout(nn.Module):

@@ -259,7 +259,7 @@ def test_calibrated_answers_cover_what_they_promise(head: str) -> None:
     cuts = Cuts.random(waves(80))
     model = unlike_persistence(cuts, head, model="rnn-decay")
     model.head.metrics = tuple(m for m in model.head.available if m.name == "coverage_error")
-    assert evaluate(model, cuts)["coverage_error"] > 5
+    assert evaluate(model, cuts)["coverage_error"] > 3
     model.calibrate(cuts)
     assert evaluate(model, cuts)["coverage_error"] < 2
 

@@ -1,12 +1,18 @@
 """Forecasts of a table of one's own: the estimator, simple forecasts beside it, the command line."""
 
+import io
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from click.testing import Result
 from sklearn.base import clone
+from typer.testing import CliRunner
 
 from lapse import Cuts, Forecaster, Sequences
+from lapse.cli import app
 from lapse.estimators import IrregularForecaster
 from lapse.heads import Numbers, Quantiles
 from lapse.models.simple_forecasts import simple_forecasts
@@ -47,8 +53,8 @@ def test_it_forecasts_a_table(fitted: IrregularForecaster) -> None:
 
 def test_times_may_be_asked_for_per_sequence(fitted: IrregularForecaster) -> None:
     later = tanks(3, seed=1)
-    found = fitted.predictions(later, [[9.0], [9.0, 10.0], [9.5]])
-    assert found.times.tolist() == [9.0, 9.0, 10.0, 9.5]
+    found = fitted.predictions(later, [[5.0], [5.0, 6.0], [5.5]])
+    assert found.times.tolist() == [5.0, 5.0, 6.0, 5.5]
 
 
 def test_it_knows_that_tanks_leak(fitted: IrregularForecaster) -> None:
@@ -120,3 +126,57 @@ def test_a_feature_that_was_never_seen_is_taken_as_typical() -> None:
     cuts = Cuts.random(data, "y", count=1, seed=0)
     outputs = simple_forecasts(Numbers(["y"], scale=False, per_step=True), cuts, cuts)
     torch.testing.assert_close(outputs["persistence"], torch.full((3, 1), 7.0))
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table, and a forecaster that `lapse fit --forecast` made of it."""
+    folder = tmp_path_factory.mktemp("tanks")
+    table = tanks(30)
+    table["outcome"] = np.repeat(np.arange(30) % 2, 16)
+    table.to_csv(folder / "tanks.csv", index=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.estimators.recipe.epochs", lambda cuts, batch: 2)
+        done = run("fit", folder / "tanks.csv", "--forecast", "--horizon", "2h", "--target", "level", "--id", "tank",
+                   "-o", folder / "model")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:5]]
+    assert names == ["lapse", "persistence", "mean", "linear"]
+    assert "held-out sequences" in done.stdout
+    assert "outcome (an outcome, which is not forecast)" in " ".join(done.stderr.split())
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_forecast_on_the_command_line(stored: Path) -> None:
+    done = run("predict", stored / "model", stored / "tanks.csv", "--ahead", "30min,2")
+    assert done.exit_code == 0, done.output
+    table = pd.read_csv(io.StringIO(done.stdout))
+    last = tanks(30).groupby("tank")["hour"].max()
+    assert table.columns.tolist()[:3] == ["tank", "hour", "prediction_q0.05"]
+    np.testing.assert_allclose(table["hour"][:2], [last[0] + 0.5, last[0] + 2.0])
+    later = run("predict", stored / "model", stored / "tanks.csv", "--at", "8,500min")
+    assert later.exit_code == 0, later.output
+    np.testing.assert_allclose(pd.read_csv(io.StringIO(later.stdout))["hour"][:2], [8.0, 500 / 60])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "model", "tanks.csv"), "say when with --ahead"),
+        (("predict", "model", "tanks.csv", "--ahead", "1h", "--at", "9"), "say when with --ahead"),
+        (("fit", "tanks.csv", "--horizon", "2h", "--target", "outcome"), "is for --forecast"),
+        (("fit", "tanks.csv", "--forecast", "--target", "lid", "--id", "tank"), "'lid' cannot be forecast"),
+    ],
+)
+def test_wrong_commands(stored: Path, arguments: tuple[str, ...], message: str) -> None:
+    names = {"model": stored / "model", "tanks.csv": stored / "tanks.csv"}
+    done = run(*(names.get(argument, argument) for argument in arguments))
+    assert done.exit_code != 0
+    assert message in " ".join(done.output.replace("│", " ").split())

@@ -45,17 +45,21 @@ def fit(
     long: Annotated[bool, typer.Option("--long", help="A row per measurement.")] = False,
     variable: Annotated[str | None, typer.Option(help="Long: its name.", metavar="COLUMN")] = None,
     value: Annotated[str | None, typer.Option(help="Long: its value.", metavar="COLUMN")] = None,
+    forecast: Annotated[bool, typer.Option("--forecast", help="Forecast features.")] = False,
+    horizon: Annotated[str | None, typer.Option(help="How far: 6h.", metavar="TIME")] = None,
     model: ModelName = "gru-d",
-    members: Annotated[int, typer.Option(help="Networks to average.", min=1)] = 3,
+    members: Annotated[int, typer.Option(help="Networks (default 3).", show_default=False, min=1)] = 3,
     no_boosting: Annotated[bool, typer.Option("--no-boosting", help="Networks alone.")] = False,
     seed: Seed = 0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the model.")] = Path("model"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder (default model).", show_default=False)
+    ] = Path("model"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """From a table of events to a checked model.
 
     A fifth of the ids is held out. COLUMNS have commas between. What is not told
-    is guessed and shown.
+    is guessed and shown. With --forecast, --target names features.
 
     Example: `lapse fit visits.csv --id patient --time day --target died`
     """
@@ -70,11 +74,15 @@ def fit(
     lists = {"target": _split(target), "values": _split(values), "static": _split(static)}
     told: dict[str, Any] = lists | {"id": id, "time": time, "group": group, "unit": unit}
     told |= {"long": long, "variable": variable, "value": value}
-    roles, data = _read(file, told)
+    if horizon is not None and not forecast:
+        raise typer.BadParameter("is for --forecast", param_hint="--horizon")
+    roles, data = _read(file, told | {"target": ()} if forecast else told, need_target=not forecast)
     findings = examine(data)
     _show_data(console, roles, data, findings)
     if not yes and sys.stdin.isatty() and not typer.confirm("Go on?", default=True, err=True):
         raise typer.Exit(1)
+    if forecast:
+        return _fit_forecast(roles, data, lists["target"], horizon, model, seed, output, console)
     estimator = _estimator(
         data, model=model, members=members, boosting=not no_boosting, random_state=seed, progress=True
     )
@@ -92,6 +100,10 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .csv, .parquet or .arrow file; default: stdout.")
     ] = None,
+    at: Annotated[str, typer.Option(help="Of a forecast: when, such as 24,48.", metavar="TIMES")] = "",
+    ahead: Annotated[
+        str, typer.Option(help="Of a forecast: how long after the last event: 1h,6h.", metavar="TIMES")
+    ] = "",
 ) -> None:
     """Answers for every id of a table.
 
@@ -104,8 +116,7 @@ def predict(
     if output is not None:
         _writable_table(output)
     with warnings_told():
-        ensemble, roles = load_fitted(model)
-        table = ensemble.predict(sequences_of(file, roles)).frame(id=roles.id, time=roles.time)
+        table = _answers(model, file, at, ahead)
         if output is not None:
             write_table(table, output)
     if output is None:
@@ -178,15 +189,71 @@ def _split(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _read(file: Path, told: dict[str, Any]) -> tuple[Roles, Sequences]:
+def _read(file: Path, told: dict[str, Any], *, need_target: bool) -> tuple[Roles, Sequences]:
+    from lapse.cli.forecasts import features_alone
     from lapse.tables import RolesError, guess, read_table
 
     table = read_table(file)
     try:
-        roles = guess(table, told)
+        roles = guess(table, told, need_target=need_target)
     except RolesError as error:
         raise typer.BadParameter(str(error)) from error
+    roles = roles if need_target else features_alone(roles)
     return roles, roles.sequences(table)
+
+
+def _fit_forecast(
+    roles: Roles,
+    data: Sequences,
+    targets: tuple[str, ...],
+    horizon: str | None,
+    model: str,
+    seed: int,
+    output: Path,
+    console: Console,
+) -> None:
+    from rich.console import Console
+
+    from lapse.cli.forecasts import terminal, time_or_number, verdict
+    from lapse.estimators import IrregularForecaster
+    from lapse.estimators.forecast_trial import run_forecast_trial
+
+    estimator = IrregularForecaster(
+        model,
+        targets=targets or None,
+        horizon=None if horizon is None else time_or_number(horizon),
+        random_state=seed,
+        progress=True,
+    )
+    with on_interrupt("nothing is kept of it; the same command begins anew"):
+        trial = run_forecast_trial(
+            estimator, data, say=lambda message: console.print(message, highlight=False)
+        )
+    trial.forecaster.save(output)
+    roles.save(output / "table.json")
+    Console().print(terminal(trial))
+    typer.echo(verdict(trial))
+    typer.echo(output, err=True)
+
+
+def _answers(model: Path, file: Path, at: str, ahead: str) -> Any:
+    """The answers of a stored model of any kind, as a pandas table."""
+    from lapse import Forecaster
+    from lapse.cli.forecasts import predicted
+    from lapse.models.storage import format_of
+    from lapse.tables import Roles
+
+    if format_of(model) == Forecaster.format:
+        roles = Roles.load(model / "table.json")
+        found = predicted(model, sequences_of(file, roles), at, ahead)
+    else:
+        if at or ahead:
+            raise typer.BadParameter(
+                f"--at and --ahead are for forecasts, and {model} holds another kind of model"
+            )
+        ensemble, roles = load_fitted(model)
+        found = ensemble.predict(sequences_of(file, roles))
+    return found.frame(id=roles.id, time=roles.time)
 
 
 def sequences_of(file: Path, roles: Roles) -> Sequences:

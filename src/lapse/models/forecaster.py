@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from lapse.models.base import Model, check_finite, static_size
 from lapse.models.config import ModelConfig
 from lapse.models.predictions import Predictions
 from lapse.models.readout import Present, Readout
-from lapse.models.schema import Schema
+from lapse.models.schema import Schema, SchemaWarning
 from lapse.models.summaries import latest_observed
 from lapse.recurrent.cell import softplus_inverse
 from lapse.sequences import CutBatch, Cuts, Sequences
@@ -40,6 +41,10 @@ class Forecaster(Model[Cuts]):
     repeats the last values, which fade to what is typical of training, at a rate per feature that is learned. All
     queries of a batch are answered in one call.
 
+    Attributes:
+        calibration: (width,), what is added to the raw outputs, see `calibrate`.
+        farthest: the longest time ahead in training, in the unit of the training table.
+
     Args:
         schema: the form of the training table.
         head: what is asked: numbers, gaussian or quantiles, one answer per event, with a name of a feature per column.
@@ -49,6 +54,7 @@ class Forecaster(Model[Cuts]):
     format = "lapse.Forecaster/1"
     usage = "model.predict(sequences, ahead=[1, 2, 5])"
     calibration: Tensor
+    farthest: Tensor
 
     def __init__(self, schema: Schema, head: Head, config: ModelConfig | None = None) -> None:
         config = config or ModelConfig(**DEFAULTS)
@@ -62,6 +68,7 @@ class Forecaster(Model[Cuts]):
         self.readout.start_at_zero()
         self.rate = nn.Parameter(torch.full((len(_names(head)),), softplus_inverse(FIRST_RATE)))
         self.register_buffer("calibration", torch.zeros(head.width))
+        self.register_buffer("farthest", torch.zeros(()))
 
     @classmethod
     def for_data(cls, train: Cuts, head: Head | str = "quantiles", **settings: Any) -> Forecaster:
@@ -87,6 +94,7 @@ class Forecaster(Model[Cuts]):
         self.preprocessing.measure(train.sequences)
         self.encoder.set_input_mean(self.preprocessing.filled)
         self.head.measure(train.queries)
+        self.farthest.fill_(float(train.spans.max()))
 
     def conform(self, data: Cuts) -> Cuts:
         sequences, queries = self.schema.conform(data.sequences), self.schema.in_unit(data.queries)
@@ -184,12 +192,24 @@ class Forecaster(Model[Cuts]):
             batch_size: how many sequences are computed at a time; it has no effect on the answers.
         """
         cuts = asked_about(sequences, times, ahead)
+        self._tell_of_extrapolation(cuts)
         output = self.outputs(cuts, batch_size=batch_size)
         queries = cuts.queries
         assert queries.ids is not None
         ids = queries.ids.repeat(queries.lengths)
         check_finite(output, ids)
         return Predictions(ids, queries.times, self.head.predict(output))
+
+    def _tell_of_extrapolation(self, cuts: Cuts) -> None:
+        longest, learned = float(self.conform(cuts).spans.max()), float(self.farthest)
+        if longest > learned * 1.001:
+            unit = self.schema.unit or "units of time"
+            warnings.warn(
+                f"asked about {longest:.4g} {unit} after the last event; in training it was {learned:.4g} at most, so "
+                "that answers beyond that are guesses",
+                SchemaWarning,
+                stacklevel=3,
+            )
 
     def outputs(self, cuts: Cuts, *, batch_size: int = 512) -> Tensor:
         """Raw outputs (Q, width) for any cuts, one row per query in their order; targets are not looked at.

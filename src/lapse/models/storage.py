@@ -80,6 +80,15 @@ def load(folder: Path, kind: type[Kind]) -> Kind:
     return model
 
 
+def format_of(folder: Path) -> str | None:
+    """What the format of a stored model is called; None if the folder does not say."""
+    try:
+        found = json.loads((folder / CONFIG).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
 def _read_config(folder: Path, kind: type[Model[Any]]) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file() or not (folder / WEIGHTS).is_file():

@@ -1,6 +1,7 @@
 """Forecasts of a table of one's own: the estimator, simple forecasts beside it, the command line."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,14 @@ def test_a_forecast_on_the_command_line(stored: Path) -> None:
     later = run("predict", stored / "model", stored / "tanks.csv", "--at", "8,500min")
     assert later.exit_code == 0, later.output
     np.testing.assert_allclose(pd.read_csv(io.StringIO(later.stdout))["hour"][:2], [8.0, 500 / 60])
+
+
+def test_figures_of_a_stored_forecaster(stored: Path) -> None:
+    done = run("evaluate", stored / "model", stored / "tanks.csv")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["sequences"] == 30
+    assert 0 < found["figures"]["pinball"] < 1
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,22 @@ def predicted(folder: Path, data: Sequences, at: str, ahead: str) -> Predictions
     return model.predict(data, ahead=[number(text, False) for text in ahead.split(",")])
 
 
+def evaluated(folder: Path, data: Sequences) -> dict[str, Any]:
+    """The figures of a stored forecaster on random cuts of sequences, as far ahead as it has learned.
+
+    Args:
+        folder: the model.
+        data: sequences that were not learned from.
+    """
+    from lapse import Cuts, Forecaster
+    from lapse.training import evaluate
+
+    model = Forecaster.load(folder)
+    asked: Any = model.head
+    cuts = Cuts.random(model.schema.conform(data), asked.names, queries=None, horizon=float(model.farthest))
+    return {"sequences": len(data), "queries": len(cuts.spans), "figures": evaluate(model, cuts)}
+
+
 def terminal(trial: ForecastTrial) -> Any:
     """The figures of all forecasts, to print with rich.
 

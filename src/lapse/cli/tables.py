@@ -127,12 +127,19 @@ def predict(
 def evaluate(model: ModelDir, file: TableFile) -> None:
     """Figures of a model on a table with targets.
 
-    They are JSON: each figure with its 95 % interval.
+    They are JSON: each figure with its 95 % interval. Those of a forecast are about
+    random cuts of each id.
 
     Example: `lapse evaluate model later-visits.csv`
     """
+    from lapse.cli.forecasts import evaluated
     from lapse.estimators.trial import score
+    from lapse.tables import Roles
 
+    if _is_forecaster(model):
+        with warnings_told():
+            found = evaluated(model, sequences_of(file, Roles.load(model / "table.json")))
+        return typer.echo(json.dumps(found, indent=2))
     with warnings_told():
         ensemble, roles = load_fitted(model)
         data = sequences_of(file, roles)
@@ -236,14 +243,19 @@ def _fit_forecast(
     typer.echo(output, err=True)
 
 
+def _is_forecaster(model: Path) -> bool:
+    from lapse import Forecaster
+    from lapse.models.storage import format_of
+
+    return format_of(model) == Forecaster.format
+
+
 def _answers(model: Path, file: Path, at: str, ahead: str) -> Any:
     """The answers of a stored model of any kind, as a pandas table."""
-    from lapse import Forecaster
     from lapse.cli.forecasts import predicted
-    from lapse.models.storage import format_of
     from lapse.tables import Roles
 
-    if format_of(model) == Forecaster.format:
+    if _is_forecaster(model):
         roles = Roles.load(model / "table.json")
         found = predicted(model, sequences_of(file, roles), at, ahead)
     else:

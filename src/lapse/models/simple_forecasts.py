@@ -14,6 +14,7 @@ from lapse.sequences import Cuts
 from lapse.sequences.ragged import Array
 from lapse.sequences.summaries import summarize
 
+BEYOND = 5.0  # standard deviations at which columns are cut off, so that one wild value does not decide
 RIDGE = 1.0  # on standardised columns; with thousands of queries it only settles columns that say the same
 
 
@@ -78,7 +79,8 @@ def linear(past: Past, truth: Array) -> Callable[[Past], Array]:
     scale = np.where(scale > 1e-9, scale, 1.0)
 
     def standardized(columns: Array) -> Array:
-        return np.concatenate([(columns - shift) / scale, np.ones((len(columns), 1))], 1)
+        scaled = np.clip((columns - shift) / scale, -BEYOND, BEYOND)
+        return np.concatenate([scaled, np.ones((len(columns), 1))], 1)
 
     inputs, weights = standardized(columns), []
     penalty = RIDGE * np.diag([1.0] * columns.shape[1] + [0.0])

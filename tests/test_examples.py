@@ -43,6 +43,16 @@ def test_alarms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert all(re.match(r" *[\d.]+ min: pump \d is failing \(\d+%\)", line) for line in alarms)
 
 
+def test_forecast_tanks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [line.split() for line in printed_by("forecast_tanks", tmp_path, monkeypatch, capsys).splitlines()]
+    pinball = {row[0]: float(row[2]) for row in rows}
+    assert list(pinball) == ["lapse", "persistence", "mean", "linear"]
+    assert pinball["lapse"] < min(pinball[name] for name in ("persistence", "mean", "linear"))
+    assert (tmp_path / "forecast.png").stat().st_size > 10_000
+
+
 def test_own_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,9 @@ def test_only_events_with_a_target_are_asked_about() -> None:
     [
         (lambda s: Cuts.random(s, "tangent"), "'tangent' cannot be forecast"),
         (lambda s: Cuts.random(s[:1].take(np.array([0])), horizon=1e-9), "nothing to forecast"),
+        (lambda s: Cuts.random(s, count=0), "count must be"),
+        (lambda s: Cuts.random(s, queries=0), "queries must be"),
+        (lambda s: Cuts.random(s, horizon=float("nan")), "horizon must be"),
         (lambda s: Cuts.at(s, [-1.0]), "before its first event"),
         (lambda s: Cuts.at(s, [[99.0]]), "1 lists for 12 sequences"),
         (lambda s: Cuts.at(s, [float("nan")]), "finite"),

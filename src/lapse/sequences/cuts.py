@@ -77,6 +77,9 @@ class Cuts:
             horizon: the longest time after the cut that is asked about, in the unit of the sequences; None for any.
             seed: decides what is drawn.
         """
+        for name, number, least in (("count", count, 1), ("queries", queries, 1), ("horizon", horizon, 0)):
+            if number is not None and not least <= number < np.inf:
+                raise ValueError(f"{name} must be a finite number of at least {least}, got {number!r}")
         names = _target_names(sequences, targets)
         truth = _truth(sequences, names)
         generator = np.random.default_rng(seed)

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import lapse
 from lapse import kernels, recurrent, solvers
-from lapse.kernels import fused
+from lapse.kernels import passes, traced
 from lapse.recurrent import RNN, Cell
 
 CELLS: dict[str, type[Cell]] = {
@@ -70,6 +70,7 @@ class Case:
     missing: float = 0.0
     asked: str = "parameters"  # of "input", "gaps", "start", "parameters" and "some parameters"
     looked_at: str = "output states"
+    operator: bool = False  # whether the fused path is `lapse::unroll`, as in a compiled graph
 
 
 class Difference(AssertionError):
@@ -120,6 +121,7 @@ def draw(seed: int) -> Case:
         missing=missing,
         asked=" ".join(asked),
         looked_at=r.choice(["output", "states", "output states"]),
+        operator=r.random() < 0.3,
     )
 
 
@@ -210,6 +212,7 @@ class Trial:
         with (
             lapse.backend(backend),
             _recompute(case.every),
+            _through_operator() if case.operator else nullcontext(),
             _threads(case.threads if backend == "fused" else 1),
         ):  # type: ignore[arg-type]
             outputs = self._stream(leaves) if case.layout == "stream" else self._layer(leaves)
@@ -295,6 +298,16 @@ def _recompute(every: int) -> Any:
 
 
 @contextmanager
+def _through_operator() -> Iterator[None]:
+    direct = kernels.KERNELS
+    kernels.KERNELS = (traced.unroll,)
+    try:
+        yield
+    finally:
+        kernels.KERNELS = direct
+
+
+@contextmanager
 def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -307,12 +320,12 @@ def _threads(count: int) -> Iterator[None]:
 @contextmanager
 def hard_conditions() -> Iterator[None]:
     """Calls of any size use all threads, and borrowed memory holds NaN from its last use."""
-    small, borrow = fused.SMALL_CALL, fused.borrow
-    fused.SMALL_CALL, fused.borrow = -1, lambda size, dtype: borrow(size, dtype).fill_(torch.nan)
+    small, borrow = passes.SMALL_CALL, passes.borrow
+    passes.SMALL_CALL, passes.borrow = -1, lambda size, dtype: borrow(size, dtype).fill_(torch.nan)
     try:
         yield
     finally:
-        fused.SMALL_CALL, fused.borrow = small, borrow
+        passes.SMALL_CALL, passes.borrow = small, borrow
 
 
 def check(case: Case) -> None:
@@ -360,6 +373,7 @@ def _compare(case: Case, name: str, actual: Tensor, expected: Tensor, others: li
 
 SIMPLER: list[dict[str, Any]] = [
     {"num_layers": 1}, {"bidirectional": False}, {"layout": "rows first"}, {"strided": False}, {"room": 0},
+    {"operator": False},
     {"threads": 1}, {"every": 0}, {"start": False}, {"missing": 0.0}, {"solver": ""}, {"gaps": "usual"},
     {"weights": 0.1}, {"inputs": 1.0}, {"asked": "parameters"}, {"looked_at": "output states"}, {"input_size": 1},
     {"hidden_size": 1}, {"hidden_size": 2}, {"dtype": "float64"}, {"lengths": (1,)}, {"lengths": (2,)},

@@ -89,7 +89,15 @@ BAD: dict[str, tuple[bytes, str]] = {
         b'{"id": true, "time": 2, "values": [1, 2]}',
         "id must be text or a whole number, got true",
     ),
-    "time as text": (b'{"id": 1, "time": "2", "values": [1, 2]}', 'time must be a number, got "2"'),
+    "time as text": (b'{"id": 1, "time": "2", "values": [1, 2]}', "Invalid isoformat string"),
+    "a date without a unit": (
+        b'{"id": 1, "time": "2026-01-01", "values": [1, 2]}',
+        "dates cannot be counted",
+    ),
+    "a list for a time": (
+        b'{"id": 1, "time": [2], "values": [1, 2]}',
+        "time must be a number or a date, got [2]",
+    ),
     "no time": (b'{"id": 1, "time": NaN, "values": [1, 2]}', "has no time"),
     "no values": (b'{"id": 1, "time": 2}', 'there are no "values"'),
     "values as text": (b'{"id": 1, "time": 2, "values": "12"}', "values must be an object or a list"),
@@ -165,3 +173,7 @@ def test_what_cannot_be_done(folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["stream", str(tmp_path)], input="")
     assert result.exit_code == 1
     assert "holds no lapse model" in result.stderr
+    (tmp_path / "network-0").mkdir()
+    result = CliRunner().invoke(app, ["stream", str(tmp_path)], input="")
+    assert result.exit_code == 2
+    assert "is an ensemble of lapse fit" in " ".join(result.stderr.split())

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def _values(data: Sequences, i: int) -> np.ndarray:
     )
 
 
-def push(stream: Stream, id: Any, time: float, values: Any) -> np.ndarray:
+def push(stream: Stream, id: Any, time: Any, values: Any) -> np.ndarray:
     """The raw outputs after an event that is taken."""
     answer = stream.push(id, time, values)
     assert answer is not None
@@ -306,6 +307,8 @@ def test_asking_is_refused_where_it_has_no_meaning(jump: SequenceModel) -> None:
     with pytest.raises(KeyError, match="no event of 'a' yet"):
         stream.ask("a", 1.0)
     stream.open("a", start=0.0)
+    with pytest.raises(KeyError, match="no event of 'a' yet"):
+        stream.ask("a", 1.0)
     stream.push("a", 5.0, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="its last event was at 5"):
         stream.ask("a", 4.0)
@@ -488,6 +491,28 @@ def test_words_become_one_number_per_category() -> None:
     many = Stream(model).push_many(["a", "a"], [0.0, 1.0], [[1.0, "on"], [2.0, "off"]])
     np.testing.assert_array_equal(many.raw[1], raws[1])
     stream.push("c", 0.0, [1.0, "never seen"])  # taken as not observed
+
+
+def test_dates_are_counted_in_the_unit_of_training() -> None:
+    model = model_for(sequences(unit="h"), options={"form": "jump"})
+    x, numbers, dates = [1.0, 2.0, 3.0], Stream(model), Stream(model)
+    push(numbers, "a", 10.0, x)
+    push(dates, "a", "2026-03-01T10:00:00+01:00", x)
+    push(numbers, "a", 12.5, x)
+    push(dates, "a", datetime(2026, 3, 1, 11, 30), x)
+    expected = push(numbers, "a", 14, x)
+    np.testing.assert_array_equal(push(dates, "a", np.datetime64("2026-03-01T13:00"), x), expected)
+    np.testing.assert_array_equal(dates.ask("a", "2026-03-01T14:00").raw, numbers.ask("a", 15).raw)
+    many = [
+        s.push_many(["a"], times, [x]).raw for s, times in ((numbers, [16]), (dates, ["2026-03-01T15:00"]))
+    ]
+    np.testing.assert_array_equal(many[0], many[1])
+    later = dates.push_many(["a"], np.array(["2026-03-01T16:00"], "datetime64[m]"), [x]).raw
+    np.testing.assert_array_equal(later, numbers.push_many(["a"], [17.0], [x]).raw)
+    with pytest.raises(TypeError, match="time must be a number or a date, got None"):
+        dates.push("a", None, x)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="dates cannot be counted; give numbers"):
+        Stream(model_for(sequences())).push("a", "2026-03-01", x)
 
 
 def test_static_features_that_training_always_had_must_be_given() -> None:

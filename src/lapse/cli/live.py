@@ -58,6 +58,12 @@ def stream(
 
     if snapshot is not None:
         writable_file("--snapshot", snapshot)
+    if (model / "network-0").is_dir():
+        raise typer.BadParameter(
+            f"{model} is an ensemble of lapse fit, whose networks and trees see summaries of whole sequences; a stream "
+            "takes one model, such as the folder 'model' of a run of lapse train",
+            param_hint="MODEL",
+        )
     live = Stream(SequenceModel.load(model), max_ids=max_ids, late=late.value)
     if snapshot is not None and snapshot.exists():
         live.restore(snapshot)

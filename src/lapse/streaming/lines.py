@@ -75,8 +75,8 @@ def _fields(line: bytes) -> dict[str, Any]:
     if type(given.get("id")) not in (str, int):
         raise ValueError(f"id must be text or a whole number, got {_kind(given.get('id'))}")
     for name in ("time", "start"):
-        if (name == "time" or name in given) and type(given.get(name)) not in (int, float):
-            raise ValueError(f"{name} must be a number, got {_kind(given.get(name))}")
+        if (name == "time" or name in given) and type(given.get(name)) not in (int, float, str):
+            raise ValueError(f"{name} must be a number or a date, got {_kind(given.get(name))}")
     if not isinstance(given.get("values", []), list | dict):
         raise ValueError(f"values must be an object or a list, got {_kind(given['values'])}")
     return given

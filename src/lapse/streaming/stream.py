@@ -7,6 +7,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from lapse.models import SequenceModel, Step
 from lapse.sequences.ragged import Array
 from lapse.streaming.answers import Answer, Answers
 from lapse.streaming.arena import BAD_TIME, BAD_VALUE, LATE, POLICIES, TAKEN, Arena, Events, Layout
+from lapse.streaming.clock import Clock
 from lapse.streaming.native import NativeEngine, NotServed
 from lapse.streaming.probe import check_agreement
 from lapse.streaming.reference import ReferenceEngine
@@ -27,7 +29,8 @@ from lapse.streaming.values import Values
 MOST_AT_ONCE = 4096  # events of one call of an engine: enough to fill it, and few enough to stay in the cache
 
 Late = Literal["refuse", "drop", "clamp"]
-Values_ = Mapping[str, Any] | Sequence[Any] | Array
+Time = float | str | datetime | np.datetime64
+Given = Mapping[str, Any] | Sequence[Any] | Array
 
 
 class Stream:
@@ -78,6 +81,7 @@ class Stream:
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         self.step = Step(frozen)
         self.head = frozen.head
+        self._clock = Clock(frozen.schema.unit)
         self._values = Values("feature", frozen.schema.features)
         self._static = Values("static feature", frozen.schema.static)
         self._layout = Layout(self.step)
@@ -115,7 +119,7 @@ class Stream:
         """The memory that the states take, in bytes."""
         return self._arena.nbytes
 
-    def open(self, id: Hashable, *, start: float | None = None, static: Values_ | None = None) -> None:
+    def open(self, id: Hashable, *, start: Time | None = None, static: Given | None = None) -> None:
         """Say what is known of an id before its first event. Ids without anything to say need not be opened.
 
         Args:
@@ -124,17 +128,18 @@ class Stream:
             static: its static features, by name or in order.
         """
         row = self._row_for(self._static.numbers(static) if static is not None else None)
+        began = math.nan if start is None else self._clock.number(start)
         with self._lock:
             self._arena.rows[self._slot(id, fresh=True)] = row
-            self._arena.times[self._slots[id]] = math.nan if start is None else float(start)
+            self._arena.times[self._slots[id]] = began
         self._tell()
 
-    def push(self, id: Hashable, time: float, values: Values_) -> Answer | None:
+    def push(self, id: Hashable, time: Time, values: Given) -> Answer | None:
         """Take an event and answer: what `predict` would say of the id's events so far.
 
         Args:
             id: which sequence it belongs to; any hashable object.
-            time: when it happened, in the unit of the training table.
+            time: when it happened: a number in the unit of the training table, or a date.
             values: what was observed: numbers in the order of the model's features, or by name; NaN or None for what
                 was not observed.
 
@@ -144,7 +149,7 @@ class Stream:
         events = self._one
         with self._lock:
             self._read(values, self._one_row)
-            events.when[0] = time
+            events.when[0] = time if type(time) is float else self._clock.number(time)
             known = id in self._slots
             events.slots[0] = self._slot(id)
             if not self._engine.take(self._arena, events) or events.status[0] != TAKEN:
@@ -168,7 +173,7 @@ class Stream:
             times: (N,), when each happened.
             values: (N, F) numbers, NaN where nothing was observed; or N values as `push` takes them.
         """
-        when = np.asarray(times, np.float64)
+        when = self._clock.numbers(times)
         numbers = self._read_many(values)
         if not len(ids) == len(when) == len(numbers):
             raise ValueError(
@@ -188,7 +193,7 @@ class Stream:
             self._tell()
         return Answers(self.head, raw, taken)
 
-    def ask(self, id: Hashable, time: float) -> Answer:
+    def ask(self, id: Hashable, time: Time) -> Answer:
         """What the model believes at a time after the last event of an id; asking changes nothing.
 
         Only a model that takes a gap in pieces can say that: `ode-lstm` with form="jump", `gru-d`, `ct-lstm`.
@@ -197,16 +202,17 @@ class Stream:
             id: an id that had an event.
             time: when, not before its last event.
         """
+        now = self._clock.number(time)
         with self._lock:
             slot = self._slots.get(id)
-            if slot is None or math.isnan(last := float(self._arena.times[slot])):
+            if slot is None or not self._arena.rows[slot, self._layout["events"].place]:
                 raise KeyError(f"there was no event of {id!r} yet, or it was forgotten")
-            row = self._arena.rows[slot : slot + 1].copy()
-        if not time >= last:
+            row, last = self._arena.rows[slot : slot + 1].copy(), float(self._arena.times[slot])
+        if not now >= last:
             raise ValueError(
-                f"{id!r} is asked at {time}, and its last event was at {last}; ask at a time after it"
+                f"{id!r} is asked at {now:g}, and its last event was at {last:g}; ask at a time after it"
             )
-        span = torch.tensor([np.float32(time - last)])
+        span = torch.tensor([np.float32(now - last)])
         with torch.no_grad():
             seen = self.step.between(span, self._layout.read(row))
             return Answer(self.head, self.step.outputs(seen, self._layout.static(row))[0].numpy())
@@ -317,9 +323,12 @@ class Stream:
         self._arena.free.append(self._slots.pop(id))
 
     def _tell(self) -> None:
-        """Report the ids that were forgotten; without the lock, so that the callback may use the stream."""
-        while self._forgotten and self._on_evict is not None:
-            self._on_evict(self._forgotten.pop(0))
+        """Report the ids that were forgotten; the callback runs without the lock, so that it may use the stream."""
+        with self._lock:
+            forgotten, self._forgotten = self._forgotten, []
+        if self._on_evict is not None:
+            for id in forgotten:
+                self._on_evict(id)
 
     def _take_group(self, ids: Sequence[Hashable], events: Events, first: int) -> None:
         new = [id for id in ids if id not in self._slots]
@@ -331,7 +340,7 @@ class Stream:
                 self._release(id)
         raise self._refusal(events, ids, first)
 
-    def _read(self, values: Values_, to: Array) -> None:
+    def _read(self, values: Given, to: Array) -> None:
         """The numbers of one event."""
         if not self._values.plain or isinstance(values, Mapping):
             to[:] = self._values.numbers(values)

@@ -397,6 +397,22 @@ def test_the_id_without_an_event_for_the_longest_time_is_forgotten(jump: Sequenc
     assert "a" not in stream.ids
 
 
+@pytest.mark.parametrize("late", ["refuse", "drop"])
+def test_a_refused_event_makes_nobody_forgotten(jump: SequenceModel, late: Any) -> None:
+    told: list[Any] = []
+    stream, x = Stream(jump, max_ids=2, late=late, on_evict=told.append), [1.0, 2.0, 3.0]
+    alone = Stream(jump)
+    for id in ("a", "b"):
+        stream.push(id, 1.0, x)
+        alone.push(id, 1.0, x)
+    with pytest.raises(ValueError, match="infinite value"):
+        stream.push("c", 2.0, [np.inf, 1.0, 1.0])
+    with pytest.raises(ValueError, match="has no time"):
+        stream.push_many(["c", "d"], [2.0, np.nan], [x, x])
+    assert (stream.ids, stream.evicted, told) == (["a", "b"], 0, [])
+    np.testing.assert_array_equal(push(stream, "a", 3.0, x), push(alone, "a", 3.0, x))
+
+
 def test_memory_is_bounded_and_small(jump: SequenceModel) -> None:
     stream = Stream(jump, max_ids=1000)
     values = np.zeros((5000, 3))

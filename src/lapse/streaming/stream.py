@@ -6,7 +6,7 @@ import copy
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -94,6 +94,9 @@ class Stream:
         self._engine = self._choose_engine()
         self._lock = threading.Lock()
         self._on_evict, self._forgotten = on_evict, list[Hashable]()
+        self._lost: list[
+            tuple[Hashable, Array, float]
+        ] = []  # what this call has evicted, in case it is refused
         self._one = self._events(1)
         self._one_row, self._one_output = self._one.values[0], self._one.output[0]
 
@@ -132,6 +135,7 @@ class Stream:
         with self._lock:
             self._arena.rows[self._slot(id, fresh=True)] = row
             self._arena.times[self._slots[id]] = began
+            self._settle()
         self._tell()
 
     def push(self, id: Hashable, time: Time, values: Given) -> Answer | None:
@@ -150,14 +154,14 @@ class Stream:
         with self._lock:
             self._read(values, self._one_row)
             events.when[0] = time if type(time) is float else self._clock.number(time)
-            known = id in self._slots
+            new = () if id in self._slots else (id,)
             events.slots[0] = self._slot(id)
             if not self._engine.take(self._arena, events) or events.status[0] != TAKEN:
-                if not known:
-                    self._release(id)
+                self._undo(new)
                 if events.status[0] == LATE and self.late == "drop":
                     return None
                 raise self._refusal(events, [id])
+            self._settle()
             raw = self._one_output.copy()
         if self._forgotten:
             self._tell()
@@ -258,6 +262,7 @@ class Stream:
             for id, row, time in zip(kept.ids, kept.rows, kept.times, strict=True):
                 slot = self._slot(id, fresh=True)
                 self._arena.rows[slot], self._arena.times[slot] = row, time
+            self._settle()
         self._tell()
 
     # The rest is called with the lock held, or before there is any other thread.
@@ -314,10 +319,27 @@ class Stream:
 
     def _forget_oldest(self) -> None:
         id, slot = self._slots.popitem(last=False)
+        self._lost.append((id, self._arena.rows[slot].copy(), float(self._arena.times[slot])))
         self._arena.free.append(slot)
-        self.evicted += 1
-        if self._on_evict is not None:
-            self._forgotten.append(id)
+
+    def _settle(self) -> None:
+        """The events of a call were taken: what had to be forgotten for them is forgotten for good."""
+        if self._lost:
+            self.evicted += len(self._lost)
+            self._forgotten += [id for id, _, _ in self._lost]
+            self._lost.clear()
+
+    def _undo(self, new: Iterable[Hashable]) -> None:
+        """The events of a call were refused: ids that came with them go, those that were forgotten for them return."""
+        for id in new:
+            if id in self._slots and math.isnan(self._arena.times[self._slots[id]]):
+                self._release(id)
+        while self._lost and len(self._slots) < self.max_ids:
+            id, row, time = self._lost.pop()
+            slot = self._slots[id] = self._arena.take()
+            self._slots.move_to_end(id, last=False)
+            self._arena.rows[slot], self._arena.times[slot] = row, time
+        self._settle()
 
     def _release(self, id: Hashable) -> None:
         self._arena.free.append(self._slots.pop(id))
@@ -333,12 +355,10 @@ class Stream:
     def _take_group(self, ids: Sequence[Hashable], events: Events, first: int) -> None:
         new = [id for id in ids if id not in self._slots]
         events.slots[:] = [self._slot(id) for id in ids]
-        if self._engine.take(self._arena, events) and (events.status <= LATE).all():
-            return
-        for id in new:
-            if id in self._slots and math.isnan(self._arena.times[self._slots[id]]):
-                self._release(id)
-        raise self._refusal(events, ids, first)
+        if not self._engine.take(self._arena, events) or (events.status > LATE).any():
+            self._undo(new)
+            raise self._refusal(events, ids, first)
+        self._settle()
 
     def _read(self, values: Given, to: Array) -> None:
         """The numbers of one event."""

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from lapse import Cuts, Forecaster, Sequences
 from lapse.cli import app
+from lapse.cli.forecasts import predicted, verdict
 from lapse.estimators import IrregularForecaster
+from lapse.estimators.forecast_trial import ForecastTrial
 from lapse.heads import Numbers, Quantiles
 from lapse.models.simple_forecasts import simple_forecasts
 
@@ -173,6 +175,26 @@ def test_figures_of_a_stored_forecaster(stored: Path) -> None:
     found = json.loads(done.stdout)
     assert found["sequences"] == 30
     assert 0 < found["figures"]["pinball"] < 1
+
+
+def test_dates_are_asked_for_and_answered_as_dates(tmp_path: Path) -> None:
+    table = tanks(6)
+    for zone in (None, "Europe/Vienna"):
+        start = pd.Timestamp("2024-05-01", tz=zone)
+        dated = table.assign(hour=start + pd.to_timedelta(table["hour"], unit="h"))
+        data = Sequences.from_frame(dated, id="tank", time="hour", values="level", unit="h")
+        Forecaster.for_data(Cuts.random(data), hidden_size=4).save(tmp_path)
+        found = predicted(tmp_path, data, "2024-05-01 04:30", "").frame(time="hour")
+        assert (found["hour"] - (start + pd.Timedelta("4.5h"))).abs().max() < pd.Timedelta("1ms")
+        ahead = predicted(tmp_path, data, "", "30min").frame(time="hour")["hour"]
+        last = dated.groupby("tank")["hour"].max().reset_index(drop=True)
+        assert (ahead - last - pd.Timedelta("30min")).abs().max() < pd.Timedelta("1ms")
+
+
+def test_a_simpler_forecast_that_is_better_is_named(fitted: IrregularForecaster) -> None:
+    better = {"lapse": {"pinball": 2.0}, "linear": {"pinball": 1.0}}
+    trial = ForecastTrial(fitted.forecaster_, better, 5, fitted.train_)
+    assert "linear is better than lapse" in verdict(trial)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def predicted(folder: Path, data: Sequences, at: str, ahead: str) -> Predictions
     """
     from lapse import Forecaster
     from lapse.sequences.bins import width_in_unit
-    from lapse.sequences.splits import time_number
+    from lapse.sequences.splits import as_dates, time_number
 
     if bool(at) == bool(ahead):
         raise typer.BadParameter(
@@ -57,10 +58,10 @@ def predicted(folder: Path, data: Sequences, at: str, ahead: str) -> Predictions
             return found
         return time_number(data, found) if moment and not found[-1].isalpha() else width_in_unit(data, found)
 
+    numbers = [number(text, bool(at)) for text in (at or ahead).split(",")]
     model = Forecaster.load(folder)
-    if at:
-        return model.predict(data, [number(text, True) for text in at.split(",")])
-    return model.predict(data, ahead=[number(text, False) for text in ahead.split(",")])
+    found = model.predict(data, numbers) if at else model.predict(data, ahead=numbers)
+    return replace(found, times=as_dates(data, np.asarray(found.times)))
 
 
 def evaluated(folder: Path, data: Sequences) -> dict[str, Any]:

@@ -126,6 +126,17 @@ def time_number(s: Sequences, moment: Any) -> float:
     return since / NANOSECONDS[s.unit]
 
 
+def as_dates(s: Sequences, times: Array) -> Any:
+    """Times of these sequences as dates of the table's own zone; as they are if the table had no dates."""
+    if s.origin is None or s.unit not in NANOSECONDS:
+        return times
+    with extra("tables"):
+        import pandas as pd
+    since = np.rint(times * NANOSECONDS[s.unit]).astype("timedelta64[ns]")
+    dates = pd.DatetimeIndex(np.datetime64(s.origin, "ns") + since)
+    return dates if s.zone is None else dates.tz_localize("UTC").tz_convert(s.zone)
+
+
 def _universal(moment: Any, zone: str | None) -> np.datetime64:
     """A date as UTC; one without a zone is read in the table's, and a zone makes no sense to a table without."""
     with extra("tables"):

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -204,6 +205,27 @@ def test_times_in_another_unit_are_converted() -> None:
     found = model.predict(minutes, ahead=[30.0, 90.0])
     np.testing.assert_allclose(found["prediction_sine"], expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.times[0], minutes[0].times[-1] + 30.0)
+
+
+def test_no_sequences_have_no_answers() -> None:
+    data = waves(3)
+    model = Forecaster.for_data(Cuts.random(data), hidden_size=4)
+    assert len(model.predict(data[:0], ahead=[1.0])) == len(model.predict(data[:0], [1.0])) == 0
+
+
+def test_times_may_be_a_series_or_a_matrix() -> None:
+    data = waves(3)
+    model = Forecaster.for_data(Cuts.random(data), hidden_size=4)
+    expected = model.predict(data, [4.0, 5.0])["prediction_sine_q0.5"]
+    for times in (pd.Series([4.0, 5.0], index=[7, 8]), np.tile([4.0, 5.0], (3, 1))):
+        np.testing.assert_array_equal(model.predict(data, times)["prediction_sine_q0.5"], expected)
+
+
+def test_a_time_beyond_what_was_learned_is_told() -> None:
+    data = waves(3)
+    model = Forecaster.for_data(Cuts.random(data, horizon=2.0), hidden_size=4)
+    with pytest.warns(lapse.models.SchemaWarning, match="in training it was 1.* at most"):
+        model.predict(data, ahead=[3.0])
 
 
 def test_a_question_without_a_time_is_refused() -> None:

@@ -201,7 +201,7 @@ class Forecaster(Model[Cuts]):
         return Predictions(ids, queries.times, self.head.predict(output))
 
     def _tell_of_extrapolation(self, cuts: Cuts) -> None:
-        longest, learned = float(self.conform(cuts).spans.max()), float(self.farthest)
+        longest, learned = float(self.conform(cuts).spans.max(initial=0.0)), float(self.farthest)
         if longest > learned * 1.001:
             unit = self.schema.unit or "units of time"
             warnings.warn(

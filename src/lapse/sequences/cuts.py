@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -113,8 +113,8 @@ class Cuts:
             times: in the unit of the sequences: one list per sequence, or one list for all of them.
         """
         asked = _per_sequence(sequences, times)
-        counts = np.array([len(each) for each in asked])
-        sequence, moments = np.repeat(np.arange(len(sequences)), counts), np.concatenate(asked)
+        counts = np.array([len(each) for each in asked], np.int64)
+        sequence, moments = np.repeat(np.arange(len(sequences)), counts), np.concatenate([[], *asked])
         known = _events_up_to(sequences, asked)
         if (early := np.flatnonzero(known == 0)).size:
             first = int(sequence[early[0]])
@@ -275,8 +275,8 @@ def _ids(s: Sequences) -> Array:
 
 def _per_sequence(s: Sequences, times: Sequence[ArrayLike] | ArrayLike) -> list[Array]:
     """One array of finite times per sequence."""
-    given: Any = times
-    one_for_all = np.isscalar(given) or (len(given) > 0 and np.isscalar(given[0]))
+    given: list[Any] = [times] if np.isscalar(times) else list(cast(Any, times))
+    one_for_all = len(given) > 0 and np.isscalar(given[0])
     if not one_for_all and len(given) != len(s):
         raise ValueError(f"times has {len(given)} lists for {len(s)} sequences; expected one for each")
     lists = [given] * len(s) if one_for_all else given
@@ -292,4 +292,4 @@ def _events_up_to(s: Sequences, asked: list[Array]) -> Array:
         np.searchsorted(s.times[first:end], times, side="right")
         for first, end, times in zip(s.offsets[:-1], s.offsets[1:], asked, strict=True)
     ]
-    return np.concatenate(counts) if counts else np.zeros(0, np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *counts])

@@ -80,9 +80,8 @@ with Live(console=Console(), auto_refresh=False) if live else Live(console=Conso
                 alarms[event.pump] = (
                     f"{event.minute:5.1f} min: {event.pump} is failing ({answer['p_failing']:.0%})"
                 )
-        beliefs = {
-            pump: stream.ask(pump, now)["p_failing"] for pump in sorted(heard)
-        }  # without another reading
+        asked = sorted(heard)  # what is believed of each now, without another reading
+        beliefs = dict(zip(asked, stream.ask_many(asked, now).columns()["p_failing"], strict=True))
         screen.update(shown(now, beliefs, heard, list(alarms.values())), refresh=live)
         time.sleep(0.2 if live else 0)
 

@@ -287,6 +287,18 @@ def test_asking_changes_nothing_and_finds_what_the_next_event_will(jump: Sequenc
         np.testing.assert_allclose(now.raw, again, rtol=1e-6, atol=1e-6)
 
 
+def test_asking_many_is_asking_each(jump: SequenceModel) -> None:
+    stream, x = Stream(jump), [1.0, 2.0, 3.0]
+    stream.push_many(["a", "b", "c"], [1.0, 2.0, 3.0], [x] * 3)
+    many = stream.ask_many(["c", "a", "a"], [5.0, 4.0, 9.0]).raw
+    each = [stream.ask(id, time).raw for id, time in (("c", 5.0), ("a", 4.0), ("a", 9.0))]
+    np.testing.assert_allclose(many, each, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(stream.ask_many(["c", "a"], 5.0).raw[0], each[0], rtol=1e-6, atol=1e-6)
+    assert len(stream.ask_many([], 5.0)) == 0
+    with pytest.raises(ValueError, match="'c' is asked at 2"):
+        stream.ask_many(["a", "c"], 2.0)
+
+
 @pytest.mark.parametrize("config", [{"pooling": "last+mean+max+attention"}, {"summaries": True}], ids=str)
 def test_asking_keeps_what_is_over_events(config: dict[str, Any]) -> None:
     model = model_for(sequences(), model="ct-lstm", **config)

@@ -206,20 +206,30 @@ class Stream:
             id: an id that had an event.
             time: when, not before its last event.
         """
-        now = self._clock.number(time)
+        return Answer(self.head, self.ask_many([id], time).raw[0])
+
+    def ask_many(self, ids: Sequence[Hashable], times: Any) -> Answers:
+        """`ask` for many ids at once.
+
+        Args:
+            ids: N ids that had events.
+            times: (N,), or one time for all of them.
+        """
+        alone = np.ndim(times) == 0
+        when = np.full(len(ids), self._clock.number(times)) if alone else self._clock.numbers(times)
         with self._lock:
-            slot = self._slots.get(id)
-            if slot is None or not self._arena.rows[slot, self._layout["events"].place]:
-                raise KeyError(f"there was no event of {id!r} yet, or it was forgotten")
-            row, last = self._arena.rows[slot : slot + 1].copy(), float(self._arena.times[slot])
-        if not now >= last:
+            slots = [self._known_slot(id) for id in ids]
+            rows, last = self._arena.rows[slots], self._arena.times[slots]
+        if not (when >= last).all():
+            k = int(np.flatnonzero(~(when >= last))[0])
             raise ValueError(
-                f"{id!r} is asked at {now:g}, and its last event was at {last:g}; ask at a time after it"
+                f"{ids[k]!r} is asked at {when[k]:g}, and its last event was at {last[k]:g}; ask at a time after it"
             )
-        span = torch.tensor([np.float32(now - last)])
         with torch.no_grad():
-            seen = self.step.between(span, self._layout.read(row))
-            return Answer(self.head, self.step.outputs(seen, self._layout.static(row))[0].numpy())
+            spans = torch.from_numpy((when - last).astype(np.float32))
+            seen = self.step.between(spans, self._layout.read(rows))
+            raw = self.step.outputs(seen, self._layout.static(rows)).numpy()
+        return Answers(self.head, raw, np.ones(len(raw), bool))
 
     def forget(self, id: Hashable) -> None:
         """Drop the state of an id; nothing happens if there is none.
@@ -315,6 +325,13 @@ class Stream:
             self._arena.times[slot] = math.nan
         else:
             self._slots.move_to_end(id)
+        return slot
+
+    def _known_slot(self, id: Hashable) -> int:
+        """The row of an id that had an event."""
+        slot = self._slots.get(id)
+        if slot is None or not self._arena.rows[slot, self._layout["events"].place]:
+            raise KeyError(f"there was no event of {id!r} yet, or it was forgotten")
         return slot
 
     def _forget_oldest(self) -> None:

@@ -393,6 +393,35 @@ def test_an_event_that_diverges_is_left_out(engine: int) -> None:
     assert len(stream) == 0
 
 
+@pytest.mark.parametrize("engine", range(1 + COMPILED))
+def test_a_solve_that_fails_is_found_among_others(engine: int) -> None:
+    model = model_for(sequences(), model="ode-rnn", time_unit=None, options={"form": "jump"})
+    with torch.no_grad():
+        for cell in model.encoder.stack:
+            for parameter in cell.get_submodule("field").parameters():
+                parameter.fill_(1e30)
+    stream, x = streams(model)[engine], [1.0, 2.0, 3.0]
+    stream.push_many(["a", "b", "c"], [0.0, 0.0, 0.0], [x] * 3)
+    with pytest.raises(lapse.heads.NonFiniteError, match=r"of 'b' at 1e\+20 \(number 1\).*it was left out"):
+        stream.push_many(["a", "b", "c"], [0.0, 1e20, 0.0], [x] * 3)
+    push(stream, "b", 0.0, x)
+
+
+def test_without_a_compiler_torch_serves(jump: SequenceModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: None)
+    stream = Stream(jump)
+    assert not stream.native
+    check_equal(jump, sequences(), stream)
+
+
+def test_a_part_with_a_mind_of_its_own_is_left_to_torch() -> None:
+    model = model_for(sequences(), readout="mlp", readout_size=8)
+    model.readout.map = torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    stream = Stream(model)
+    assert not stream.native
+    check_equal(model, sequences(), stream)
+
+
 def test_the_id_without_an_event_for_the_longest_time_is_forgotten(jump: SequenceModel) -> None:
     told: list[Any] = []
     stream, x = Stream(jump, max_ids=2, on_evict=told.append), [1.0, 2.0, 3.0]

@@ -52,9 +52,9 @@ def test_an_unknown_section_is_a_usage_error() -> None:
 
 
 def test_sections_run() -> None:
-    names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline"]
+    names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline", "small"]
     lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
-    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2
+    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2 + 10
     assert all(one.ratio > 0 for one in lines)
 
 

@@ -18,6 +18,7 @@ from lapse.bench.layers import against_lstm, against_reference
 from lapse.bench.peers import against_cfc, against_torchdiffeq
 from lapse.bench.race import Line as Line
 from lapse.bench.race import Settings as Settings
+from lapse.bench.small import small
 from lapse.bench.streams import against_stepping
 from lapse.bench.tables import markdown as markdown
 from lapse.bench.tables import record as record
@@ -33,6 +34,7 @@ SECTIONS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "ragged": ragged,
     "roofline": roofline,
     "latency": latency,
+    "small": small,
     "growth": growth,
     "memory": memory,
     "compile": compiled,

@@ -140,8 +140,8 @@ def bench(
 ) -> None:
     """Speed against peers, as ratios measured in turns in one run.
 
-    Sections: lstm, reference, authors, cfc, torchdiffeq, ragged, roofline, latency, growth, memory, compile,
-    export, stream.
+    Sections: lstm, reference, authors, cfc, torchdiffeq, ragged, roofline, latency, small, growth, memory,
+    compile, export, stream.
 
     Example: `lapse bench --only lstm --only authors --repeats 25`
     """

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format wheel bench bench-short docs clean
+.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format wheel bench bench-short docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -27,6 +27,17 @@ test: $(READY)  ## the tests, on all cores
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+# sktime and aeon need older versions of NumPy and pandas than the rest is tested with, hence an environment of their own.
+PEERS := .venv-peers
+$(PEERS)/.ready: pyproject.toml constraints.txt constraints-peers.txt
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	grep -vE '^(numpy|pandas)==' constraints.txt | cat - constraints-peers.txt > $(PEERS)/constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet --constraint $(PEERS)/constraints.txt --editable '.[sktime,aeon]' pytest hypothesis
+	@touch $@
+
+test-peers: $(PEERS)/.ready  ## sktime's and aeon's own checks of lapse.sktime and lapse.aeon
+	$(PEERS)/bin/python -m pytest tests/test_sktime.py tests/test_aeon.py
 
 # Python itself is not instrumented, so the sanitizer is loaded first, with the C++ library whose exceptions it watches;
 # what Python keeps to its end is no leak.
@@ -84,4 +95,4 @@ docs: .venv/.docs-ready  ## the documentation as a site, in site/; fails on a br
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:  ## remove the environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

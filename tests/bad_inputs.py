@@ -275,7 +275,10 @@ BAD: dict[str, dict[str, Any]] = {
         "none inside": [None, 1] * 4, "two axes": np.zeros((8, 2)),
     },
     "settings": {"a number": 3, "a word": "x", "unknown": {"nothing": 1}, "wrong": {"hidden_size": 0}},
-    "class weight": {"a number": 3, "a word": "x", "a dictionary": {0: 1.0}, "truth": True},
+    "class weight": {
+        "a number": 3, "a word": "x", "a word per class": {0: "x", 1: "y"}, "negative": {0: -1.0},
+        "unknown class": {9: 1.0}, "truth": True,
+    },
     "size": without(COUNT, "none"),
     "bits": {
         "a number": 3, "falling": (9, 2), "zero": (0, 0), "words": ("a", "b"), "fractions": (1.5, 3.5),

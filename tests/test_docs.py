@@ -68,7 +68,9 @@ def test_the_first_page_begins_as_the_readme_does() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["models", "questions", "coming-from", "streams", "forecasting", "explain"])
+@pytest.mark.parametrize(
+    "page", ["models", "questions", "coming-from", "streams", "forecasting", "explain", "estimators"]
+)
 def test_the_python_of_other_pages_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

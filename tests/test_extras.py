@@ -57,6 +57,8 @@ print(output.shape, len(list(data.batches(2))), list(lapse.TASKS)[0], len(parts)
     [
         ("import lapse\nlapse.Sequences.from_frame({}, id='a', time='b', values='c')", "tables"),
         ("import lapse\nlapse.TASKS['mini-digits'].load()", "tasks"),
+        ("import lapse.sktime", "sktime"),
+        ("import lapse.aeon", "aeon"),
         ("import lapse.tune\nlapse.tune._import_optuna()", "tune"),
         ("from lapse.__main__ import main\nmain()", "cli"),
     ],

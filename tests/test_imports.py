@@ -36,6 +36,8 @@ FLOW = (
     "streaming",
     "explain",
     "estimators",
+    "sktime",
+    "aeon",
     "tasks",
     "runs",
     "study",

@@ -11,8 +11,8 @@ import numpy as np
 from lapse.arguments import check_count, check_flag, check_kind, check_number, check_share, is_number
 from lapse.estimators import recipe
 from lapse.estimators.ensemble import Ensemble
-from lapse.estimators.fitting import Plan, fit_ensemble
-from lapse.estimators.inputs import Columns, to_sequences
+from lapse.estimators.fitting import Plan, check_divisible, fit_ensemble
+from lapse.estimators.inputs import ACCEPTED, Columns, is_array, to_sequences
 from lapse.explain import Explanation, Importance
 from lapse.extras import extra
 from lapse.heads import Head
@@ -24,7 +24,7 @@ from lapse.training import TrainConfig
 
 with extra("estimators"):
     from sklearn.base import BaseEstimator
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 
 class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
@@ -54,7 +54,8 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         validation: the share of the sequences that is held out inside `fit`, by id or group, for early stopping and for
             the calibration of probabilities.
         refit: whether networks and trees are trained again on all sequences, for the number of epochs that was best.
-        class_weight: None, or "balanced" to let rare classes count as much as common ones.
+        class_weight: None; "balanced" to let rare classes count as much as common ones; for one class per sequence also
+            a dictionary that says how much each class counts, 1 if it is not named.
         random_state: the seed of everything random.
         progress: whether to show the progress of training.
         id: the column of ids of a table; the first column if None.
@@ -67,7 +68,8 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         ensemble_: what was fitted, a `lapse.estimators.Ensemble`; `ensemble_.save(folder)` stores it.
-        n_features_in_: the number of features of an event.
+        n_features_in_: where X is an array: its number of columns, or of channels if it has three dimensions. Another
+            array must have as many; series of other lengths are padded with NaN, or come in another form.
     """
 
     # What a kind of answer is called in `lapse.heads`, how its trees are grown, and whether it is one per event.
@@ -95,7 +97,7 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         validation: float = 0.15,
         refit: bool = True,
-        class_weight: Literal["balanced"] | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         random_state: int = 0,
         progress: bool = False,
         id: str | None = None,
@@ -144,12 +146,11 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
             groups: (S,), which sequences must stay on one side of the internal split; None to take those of X.
         """
         self._check()
-        data = self._with_targets(self.sequences(X), y)
+        data = self._with_targets(self._read(X, reset=True), y)
         if groups is not None:
             data = replace(data, groups=per_sequence_array(groups, "groups"))
-        if sample_weight is not None:
-            data = replace(data, weights=_checked_weights(sample_weight, len(data)))
-        self.n_features_in_ = data.num_features
+        check_divisible(data)
+        data = self._weighted(data, sample_weight)
         self.ensemble_ = fit_ensemble(self._plan(data), data)
         return self
 
@@ -159,10 +160,25 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         Args:
             X: sequences in any of the forms above.
         """
+        return self._read(X, reset=False)
+
+    def _read(self, X: Any, *, reset: bool) -> Sequences:
+        """X as `Sequences`; an array is held to the number of columns of the first one, unless `reset`."""
+        if reset:
+            self.__dict__.pop("n_features_in_", None)  # of an earlier array
         columns = Columns(
             self.id, self.time, self.values, self.static, self.target, self.group, self.unit, self.per_step
         )
-        return to_sequences(X, columns)
+        return to_sequences(self._checked_array(X, reset) if is_array(X) else X, columns)
+
+    def _checked_array(self, X: Any, reset: bool) -> Array:
+        try:
+            array: Array = validate_data(
+                self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan", allow_nd=True
+            )
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error}\nX must be {ACCEPTED}") from error
+        return array
 
     def predictions(self, X: Any) -> Predictions:
         """Everything that is predicted, with ids and names.
@@ -211,13 +227,15 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         if y is None:
             if data.targets is None:
                 raise ValueError(
-                    f"{type(self).__name__} needs targets: pass y, or name the column of a table with target="
+                    f"{type(self).__name__} requires y to be passed, but the target y is None; or name the column of a "
+                    "table that holds it with target="
                 )
             return data
         return self._encoded(data, self._targets(y, len(data)))
 
     def _targets(self, y: Any, count: int) -> Array:
         """y as an array: one row per sequence, or per event."""
+        y = np.asarray(y) if hasattr(y, "__array__") else y
         if isinstance(y, str) or not hasattr(y, "__len__") or len(y) != count:
             found = f"{len(y)} targets" if hasattr(y, "__len__") and not isinstance(y, str) else repr(y)
             raise ValueError(f"y has {found} for {count} sequences; expected one for each")
@@ -251,11 +269,20 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         from lapse.heads import for_data
 
         head = for_data(data, self.kind, metrics=self.metrics)
-        if self.class_weight is not None:
-            if self.class_weight != "balanced":
-                raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
-            head.balance(data)
+        head.balance(data if self._balanced() else None)
         return head
+
+    def _balanced(self) -> bool:
+        """Whether classes are weighed by how often they occur."""
+        if self.class_weight not in (None, "balanced"):
+            raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
+        return self.class_weight is not None
+
+    def _weighted(self, data: Sequences, sample_weight: Any) -> Sequences:
+        """The sequences with how much each of them counts."""
+        if sample_weight is None:
+            return data
+        return replace(data, weights=_checked_weights(sample_weight, len(data)))
 
     def _plan(self, data: Sequences) -> Plan:
         batch = recipe.batch_size(len(data)) if self.batch_size == "auto" else int(self.batch_size)
@@ -273,11 +300,12 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
                 weight_decay=self.weight_decay,
                 warmup=0.1,
                 hide=self.hide,
-                class_weights=self.class_weight,
+                class_weights="balanced" if self._balanced() else None,
                 patience=None,
             ),
             members=self.members,
             bin=None if bin is None else float(bin),
+            summaries=self.summaries,
             validation=self.validation,
             refit=self.refit,
             progress=self.progress,
@@ -298,6 +326,12 @@ class IrregularEstimator(BaseEstimator):  # type: ignore[misc]
         settings: dict[str, Any] = shared | self._whole_sequence() | told
         ModelConfig(**settings)  # refuses a wrong one before any work is done
         return settings
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        return tags
 
     def _whole_sequence(self) -> dict[str, Any]:
         """What is different for one answer per sequence."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
+from lapse.arguments import check_number
 from lapse.estimators.base import IrregularEstimator
 from lapse.estimators.trees import grow_classes, grow_labels
 from lapse.extras import extra
@@ -17,6 +19,7 @@ with extra("estimators"):
     from sklearn.base import ClassifierMixin
     from sklearn.metrics import accuracy_score
     from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import column_or_1d
 
 
 class _OneClass(ClassifierMixin, IrregularEstimator):  # type: ignore[misc]
@@ -40,7 +43,7 @@ class _OneClass(ClassifierMixin, IrregularEstimator):  # type: ignore[misc]
         if classes.dtype.kind in "fc" and not (np.isreal(classes) & np.isfinite(classes)).all():
             raise ValueError("y has classes that are NaN, infinite or complex; leave out what is not known")
         check_classification_targets(classes)
-        return classes
+        return cast(Array, column_or_1d(classes, warn=True))
 
     def _probabilities(self, X: Any) -> Array:
         found = self.predictions(X)
@@ -59,6 +62,19 @@ class IrregularClassifier(_OneClass):
     Attributes:
         classes_: the classes, in the order of the columns of `predict_proba`.
     """
+
+    def _balanced(self) -> bool:
+        return not isinstance(self.class_weight, Mapping) and super()._balanced()
+
+    def _weighted(self, data: Sequences, sample_weight: Any) -> Sequences:
+        weighted = super()._weighted(data, sample_weight)
+        if not isinstance(self.class_weight, Mapping):
+            return weighted
+        head: Any = self._head(data)
+        factors = _class_weights(self.class_weight, head.names)
+        given = np.ones(len(data)) if weighted.weights is None else weighted.weights
+        classes = head.targets_of(data).values.numpy()
+        return super()._weighted(data, given * factors[classes])
 
     def predict(self, X: Any) -> Array:
         """(S,), the most probable class of each sequence.
@@ -87,6 +103,16 @@ class IrregularClassifier(_OneClass):
         data = self.sequences(X)
         truth = self._labels(self._with_targets(data, None)) if y is None else self._targets(y, len(data))
         return float(accuracy_score(truth, self.predict(data), sample_weight=sample_weight))
+
+
+def _class_weights(told: Mapping[Any, float], names: Sequence[Any]) -> Array:
+    """One number per class; a part of the data may lack classes that are named, as long as it has no others."""
+    for weight in told.values():
+        check_number("class_weight", weight, "a positive number per class", least=0.0)
+    unknown = [name for name in told if name not in names]
+    if unknown and not set(names) <= set(told):
+        raise ValueError(f"class_weight names {unknown[0]!r}, which is not one of the classes {list(names)}")
+    return np.array([told.get(name, 1.0) for name in names])
 
 
 class IrregularLabeller(_OneClass):
@@ -144,6 +170,13 @@ class IrregularMultiLabelClassifier(ClassifierMixin, IrregularEstimator):  # typ
     kind = "labels"
     grow = staticmethod(grow_labels)
     metrics = ("log_loss", "auroc", "auprc", "accuracy", "brier")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        return tags
 
     def predict(self, X: Any) -> Array:
         """(S, labels) of 0 and 1: whether each label is more probable than not.

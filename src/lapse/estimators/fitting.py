@@ -42,6 +42,7 @@ class Plan:
         training: how each network is trained.
         members: how many networks, which differ in their seed.
         bin: the width of bins; None for none.
+        summaries: whether networks see summaries of each feature.
         validation: the share of the sequences that the internal split holds out; of few sequences every one is held out
             once, in five splits.
         refit: whether everything is trained once more on all sequences, for as many epochs as were best; otherwise what
@@ -55,6 +56,7 @@ class Plan:
     training: TrainConfig = field(default_factory=TrainConfig)
     members: int = 3
     bin: float | None = None
+    summaries: bool = True
     validation: float = 0.15
     refit: bool = True
     progress: bool = False
@@ -67,7 +69,7 @@ def fit_ensemble(plan: Plan, data: Sequences) -> Ensemble:
         plan: how.
         data: all sequences that may be learned from.
     """
-    preparation = Preparation(Schema.of(data), plan.head.per_step, plan.bin)
+    preparation = Preparation(Schema.of(data), plan.head.per_step, plan.bin, plan.summaries)
     prepared = preparation(plan.head.conform(data))
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -242,6 +244,24 @@ def _chosen(prepared: Prepared, rows: Array) -> Prepared:
     return Prepared(s[rows], prepared.table[np.repeat(events, s.lengths)])
 
 
+def check_divisible(data: Sequences) -> None:
+    """Refuse what cannot be learned from in one part and held out in another.
+
+    Args:
+        data: all sequences that may be learned from.
+    """
+    if _apart(data) < 2:
+        what = "sequence" if data.groups is None else "group"
+        raise ValueError(
+            f"a fit holds some sequences out, and got a single {what} (n_samples={len(data)}); expected at least two"
+        )
+
+
+def _apart(data: Sequences) -> int:
+    """How many parts the sequences can be divided into."""
+    return len(data) if data.groups is None else len(np.unique(data.groups))
+
+
 def internal_splits(data: Sequences, share: float, seed: int) -> list[tuple[Array, Array]]:
     """Pairs of positions, to train on and to hold out; whole groups if there are any, else classes in equal shares.
 
@@ -252,11 +272,7 @@ def internal_splits(data: Sequences, share: float, seed: int) -> list[tuple[Arra
     """
     if len(data) >= FEW_SEQUENCES:
         return [split(data, share, seed)]
-    folds = min(FOLDS, len(data) if data.groups is None else len(np.unique(data.groups)))
-    if folds < 2:
-        raise ValueError(
-            "there is one group or sequence, expected at least two: one side of a split would be empty"
-        )
+    folds = min(FOLDS, _apart(data))
     parts = _dealt(data, [1 / folds] * folds, seed)
     return [(np.sort(np.concatenate(parts[:k] + parts[k + 1 :])), part) for k, part in enumerate(parts)]
 

@@ -49,7 +49,7 @@ class Columns:
             frame: a pandas, polars or pyarrow table.
         """
         frame = _with_index_as_columns(frame)
-        names = [str(name) for name in _column_names(frame)]
+        names = _column_names(frame)
         if len(names) < 2:
             raise ValueError(
                 f"X is a table with the columns {names}, expected one of ids and one of times at least"
@@ -81,17 +81,30 @@ def to_sequences(X: Any, columns: Columns) -> Sequences:
     """
     if isinstance(X, Sequences):
         return X
-    if hasattr(X, "columns") or hasattr(X, "column_names"):
+    if _is_table(X):
         return columns.read(X)
-    if isinstance(X, list | tuple) and len(X) and _is_pair(X[0]):
+    if _are_pairs(X):
         return Sequences.from_arrays(
             [values for _, values in X], [times for times, _ in X], unit=columns.unit
         )
     return _from_regular(X)
 
 
-def _is_pair(item: Any) -> bool:
-    return isinstance(item, tuple) and len(item) == 2
+def is_array(X: Any) -> bool:
+    """Whether X can only be an array of regular series, since it is none of the other accepted forms.
+
+    Args:
+        X: whatever came.
+    """
+    return not (isinstance(X, Sequences) or _is_table(X) or _are_pairs(X))
+
+
+def _is_table(X: Any) -> bool:
+    return hasattr(X, "columns") or hasattr(X, "column_names")
+
+
+def _are_pairs(X: Any) -> bool:
+    return isinstance(X, list | tuple) and len(X) > 0 and isinstance(X[0], tuple) and len(X[0]) == 2
 
 
 def _from_regular(X: Any) -> Sequences:
@@ -128,8 +141,14 @@ def _with_index_as_columns(frame: Any) -> Any:
     return frame.rename_axis(names).reset_index()
 
 
-def _column_names(frame: Any) -> list[Any]:
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+def _column_names(frame: Any) -> list[str]:
+    names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+    if unnamed := [name for name in names if not isinstance(name, str)]:
+        raise ValueError(
+            f"the columns of a table must have names, and one is called {unnamed[0]!r}; a table holds one event per "
+            "row, and a matrix with one series per row is given as an array"
+        )
+    return names
 
 
 def _listed(names: str | Sequence[str] | None) -> list[str]:

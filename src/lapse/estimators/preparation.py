@@ -17,7 +17,7 @@ class Prepared(NamedTuple):
     """The two forms of the same sequences.
 
     Args:
-        sequences: for networks: in bins, if there are any, and with summaries as static features.
+        sequences: for networks: in bins, if there are any, and with summaries as static features if asked for.
         table: (S, columns) for trees, or (N, columns) where there is one answer per event; NaN where missing.
     """
 
@@ -33,11 +33,13 @@ class Preparation:
         schema: the form of the training table.
         per_step: whether there is one answer per event.
         bin: the width of bins of time; None leaves events as they are.
+        summaries: whether networks get summaries of each feature as static features.
     """
 
     schema: Schema
     per_step: bool
     bin: float | None = None
+    summaries: bool = True
 
     def __call__(self, sequences: Sequences) -> Prepared:
         """Both forms of any sequences; `Schema.conform` says what is an error and what a warning.
@@ -50,12 +52,15 @@ class Preparation:
             return Prepared(conformed, present(conformed).values)
         names, table = summarize(conformed)
         binned = conformed if self.bin is None else conformed.bin(self.bin)
+        if not self.summaries:
+            return Prepared(binned, table)
         static, known = split_missing(table)
         return Prepared(replace(binned, static=static, static_observed=known, static_features=names), table)
 
     def config(self) -> dict[str, Any]:
         """Plain values from which `from_config` builds an equal preparation."""
-        return {"schema": self.schema.config(), "per_step": self.per_step, "bin": self.bin}
+        settings = {"per_step": self.per_step, "bin": self.bin, "summaries": self.summaries}
+        return {"schema": self.schema.config()} | settings
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Preparation:
@@ -64,4 +69,4 @@ class Preparation:
         Args:
             config: the plain values.
         """
-        return cls(Schema.from_config(config["schema"]), config["per_step"], config["bin"])
+        return cls(**{**config, "schema": Schema.from_config(config["schema"])})

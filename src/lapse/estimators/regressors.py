@@ -9,6 +9,8 @@ import numpy as np
 from lapse.estimators.base import IrregularEstimator
 from lapse.estimators.trees import grow_numbers
 from lapse.extras import extra
+from lapse.sequences import Sequences
+from lapse.sequences.arrays import real_numbers
 from lapse.sequences.ragged import Array
 
 with extra("estimators"):
@@ -22,6 +24,17 @@ class IrregularRegressor(RegressorMixin, IrregularEstimator):  # type: ignore[mi
     kind = "numbers"
     grow = staticmethod(grow_numbers)
     metrics = ("mse", "mae", "r2")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        # scikit-learn asks for R² over 0.5 on ten columns without any order, which are one series here.
+        tags.regressor_tags.poor_score = True
+        return tags
+
+    def _encoded(self, data: Sequences, y: Array) -> Sequences:
+        # Whole numbers are numbers here, and no classes that a split should have in equal shares. NaN is not known.
+        return super()._encoded(data, real_numbers(y, "y"))
 
     def predict(self, X: Any) -> Array:
         """(S,), or (S, columns) where the target has several.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -39,7 +41,12 @@ class ReferenceEngine:
         if not np.isin(events.status, allowed).all():
             return False
         for wave in range(waves.max(initial=-1) + 1):
-            self._advance(arena, events, np.flatnonzero(waves == wave), gaps, times)
+            chosen = np.flatnonzero(waves == wave)
+            # The events of an id after one that failed have gaps that are no longer right.
+            lost = np.isin(events.slots[chosen], events.slots[events.status == DIVERGED])
+            events.status[chosen[lost]] = DIVERGED
+            if not lost.all():
+                self._advance(arena, events, chosen[~lost], gaps, times)
         return True
 
     def _schedule(self, arena: Arena, events: Events) -> tuple[Array, Array, Array]:
@@ -52,8 +59,9 @@ class ReferenceEngine:
             before = newest.get(slot, float(arena.times[slot]))
             events.status[k] = self._judge(times[k], events.values[k], before)
             if events.status[k] == TAKEN:
-                times[k] = max(times[k], before) if before == before else times[k]
-                gaps[k] = times[k] - before if before == before else 0.0
+                if not math.isnan(before):
+                    times[k] = max(times[k], before)
+                    gaps[k] = times[k] - before
                 newest[slot], waves[k] = float(times[k]), number.get(slot, 0)
                 number[slot] = int(waves[k]) + 1
         return gaps, times, waves

@@ -271,3 +271,10 @@ def test_a_picture_of_gaps_alone_and_of_importance(tmp_path):
     permutation_importance(model.outputs, model.head, data, repeats=2).save(tmp_path / "table.svg")
     assert (tmp_path / "gaps.svg").stat().st_size > 1000
     assert (tmp_path / "table.svg").stat().st_size > 1000
+
+
+def test_dates_stand_along_the_axis(tmp_path):
+    data = sequences()
+    dated = replace(data, origin="2024-05-01T10:00")
+    axes = integrated_gradients(model_for(dated), dated).figure(0).axes[0]
+    assert axes.xaxis.get_major_formatter()(2.0, 0) == "2024-05-01\n12:00"

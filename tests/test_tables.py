@@ -7,6 +7,7 @@ import pandas as pd
 import polars
 import pytest
 
+from lapse import Sequences
 from lapse.examples import pbc2, pbc2_all
 from lapse.tables import Roles, RolesError, examine, guess, read_table
 from lapse.tables.files import write_table
@@ -212,3 +213,13 @@ def test_numbers_in_text_are_no_dates():
     table = pd.DataFrame({"id": [1, 1], "code": ["2020", "x"], "pulse": [60, 61], "y": [0, 0]})
     with pytest.raises(RolesError, match="which column is the time"):
         guess(table)
+
+
+def test_what_chance_can_do_is_no_finding():
+    random = np.random.default_rng(3)
+    lengths, labels = random.integers(2, 9, 100), random.permutation(np.arange(100) % 2)
+    values, times = [np.zeros((n, 1)) for n in lengths], [np.sort(random.uniform(0, 30, n)) for n in lengths]
+    found = examine(Sequences.from_arrays(values, times, targets=labels))
+    assert not any("follow-up" in finding.text for finding in found)
+    told = examine(Sequences.from_arrays(values, times, targets=(lengths > 5).astype(int)))
+    assert any("follow-up" in finding.text for finding in told)

@@ -13,6 +13,7 @@ from lapse.explain.permutation import Importance
 from lapse.extras import extra
 from lapse.sequences.ragged import Array
 from lapse.sequences.storage import write_atomically
+from lapse.sequences.units import NANOSECONDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +139,9 @@ def _timeline(axes: Axes, e: Explanation, index: int, rows: list[int]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.margins(x=0.04)
-    axes.set_xlabel(_time_label(e))
+    axes.set_xlabel(f"time ({s.unit})" if s.unit else "time")
+    if s.origin is not None and s.unit in NANOSECONDS:
+        _date_ticks(axes, s.origin, NANOSECONDS[s.unit])
 
 
 def _dots(axes: Axes, times: Array, heights: Array, amounts: Array, largest: float) -> None:
@@ -253,7 +256,16 @@ def _short(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 
-def _time_label(e: Explanation) -> str:
-    s = e.sequences
-    unit = f" ({s.unit})" if s.unit else ""
-    return f"time{unit}" + (f" since {s.origin[:16].replace('T', ' ')}" if s.origin else "")
+def _date_ticks(axes: Axes, origin: str, unit: int) -> None:
+    """Dates along the axis, in place of numbers of units since the first date of the table."""
+    low, high = axes.get_xlim()
+    resolution = "D" if (high - low) * unit > 5 * NANOSECONDS["D"] else "m"
+    first = np.datetime64(origin).astype("datetime64[ns]")
+
+    def text(number: float, place: int) -> str:
+        stamp = first + np.timedelta64(round(number * unit), "ns")
+        return str(stamp.astype(f"datetime64[{resolution}]")).replace("T", "\n")
+
+    axes.xaxis.set_major_formatter(text)
+    axes.locator_params(axis="x", nbins=6)
+    axes.set_xlabel("")

@@ -147,11 +147,11 @@ def figures(trial: Trial) -> list[Figure]:
     """What the answers are like: a calibration plot for two classes, predicted against true numbers."""
     groups = calibration(trial)
     if groups:
-        return [_calibration_plot(groups)]
+        return [_calibration_plot(groups, list(trial.ensemble.head.contrasts)[1])]
     return [] if trial.ensemble.head.gives_probabilities else [_scatter(trial)]
 
 
-def _calibration_plot(groups: Sequence[tuple[float, float, int]]) -> Figure:
+def _calibration_plot(groups: Sequence[tuple[float, float, int]], outcome: str) -> Figure:
     predicted, observed, counts = (np.array(column) for column in zip(*groups, strict=True))
     spread = 1.96 * np.sqrt(np.maximum(observed * (1 - observed), 1e-9) / counts)
     top = min(1.0, 1.1 * float(max(predicted.max(), (observed + spread).max())))
@@ -160,9 +160,14 @@ def _calibration_plot(groups: Sequence[tuple[float, float, int]]) -> Figure:
         axes.errorbar(
             predicted, observed, yerr=spread, color=theme.INK, marker="o", markersize=3.5, linewidth=1
         )
-        axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, top), ylim=(0, top))
+        axes.set(
+            xlabel=f"predicted probability of {outcome}",
+            ylabel="observed share",
+            xlim=(0, top),
+            ylim=(0, top),
+        )
         caption = (
-            "Held-out ids in groups of equal size, by predicted probability: the share that had the outcome should be "
+            f"Held-out ids in groups of equal size, by predicted probability: the share that is {outcome} should be "
             "near the dotted line. Bars: 95 % intervals."
         )
         return finished(canvas, "Calibration on held-out ids", "Calibration", caption)

@@ -117,18 +117,27 @@ def _follow_up(s: Sequences) -> Iterator[Finding]:
     first, last = s.times[s.offsets[:-1]], s.times[s.offsets[1:] - 1]
     lengths = {
         "the number of events of a sequence": s.lengths,
-        "the time of its last event": last,
         "the time from its first to its last event": last - first,
     }
+    if s.origin is None:  # the date of a last event says when somebody came, and not for how long
+        lengths["the time of its last event"] = last
     strengths = {what: strength(np.asarray(column, float), s.targets) for what, column in lengths.items()}
     what = max(strengths, key=lambda name: strengths[name])
-    if strengths[what] >= FOLLOW_UP:
+    if strengths[what] >= max(FOLLOW_UP, _by_chance(s.targets)):
         yield Finding(
             strengths[what] >= ENDED_BY_OUTCOME,
             f"{what} alone says something about the target ({strengths[what]:.2f} of 1, where 0.5 is nothing): did the "
             "outcome end the follow-up? Then cut all sequences at the time at which the prediction is to be made",
         )
     yield from _length_columns(s, last)
+
+
+def _by_chance(targets: Array) -> float:
+    """What `strength` hardly exceeds by chance: three standard deviations of an area under the ROC curve above 0.5."""
+    known = targets[~np.isnan(targets)]
+    counts = np.unique(known, return_counts=True)[1]
+    cases = counts.min() if 1 < len(counts) <= MOST_CLASSES else len(known) / 2
+    return 0.5 + 3 * float(np.sqrt(1 / (6 * max(cases, 1))))
 
 
 def _length_columns(s: Sequences, last: Array) -> Iterator[Finding]:

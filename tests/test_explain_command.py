@@ -57,6 +57,13 @@ def test_without_an_id_what_matters_in_the_table(folder):
     assert (folder / "importance.png").stat().st_size > 1000
 
 
+def test_a_forecast_is_refused_by_name(folder, monkeypatch):
+    monkeypatch.setattr("lapse.cli.explain.is_forecaster", lambda model: True)
+    done = lapse(folder / "model", folder / "new.csv", "--id", "14")
+    assert done.exit_code == 2
+    assert "holds a forecast" in done.stderr
+
+
 def test_mistakes_end_in_a_line_before_the_work(folder):
     done = lapse(folder / "model", folder / "new.csv", "--id", "9999")
     assert done.exit_code == 2

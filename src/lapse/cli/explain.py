@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from lapse.cli.app import Seed, app, known, writable_file
-from lapse.cli.tables import ModelDir, TableFile, load_fitted, sequences_of, warnings_told
+from lapse.cli.tables import ModelDir, TableFile, is_forecaster, load_fitted, sequences_of, warnings_told
 
 if TYPE_CHECKING:
     from lapse.explain import Explanation, Importance
@@ -42,6 +42,10 @@ def explain(
 
     Example: `lapse explain model visits.csv --id 17 -o picture.svg`
     """
+    if is_forecaster(model):
+        raise typer.BadParameter(
+            f"{model} holds a forecast, and only answers of other models are explained", param_hint="MODEL"
+        )
     if output is not None:
         _check_output(output)
     with warnings_told():

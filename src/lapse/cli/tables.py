@@ -127,8 +127,8 @@ def predict(
 def evaluate(model: ModelDir, file: TableFile) -> None:
     """Figures of a model on a table with targets.
 
-    They are JSON: each figure with its 95 % interval. Those of a forecast are about
-    random cuts of each id.
+    They are JSON: each figure with its 95 % interval. Ids that the model was fitted to
+    flatter it: give others. Those of a forecast are about random cuts of each id.
 
     Example: `lapse evaluate model later-visits.csv`
     """
@@ -136,7 +136,7 @@ def evaluate(model: ModelDir, file: TableFile) -> None:
     from lapse.estimators.trial import score
     from lapse.tables import Roles
 
-    if _is_forecaster(model):
+    if is_forecaster(model):
         with warnings_told():
             found = evaluated(model, sequences_of(file, Roles.load(model / "table.json")))
         return typer.echo(json.dumps(found, indent=2))
@@ -243,7 +243,7 @@ def _fit_forecast(
     typer.echo(output, err=True)
 
 
-def _is_forecaster(model: Path) -> bool:
+def is_forecaster(model: Path) -> bool:
     from lapse import Forecaster
     from lapse.models.storage import format_of
 
@@ -255,7 +255,7 @@ def _answers(model: Path, file: Path, at: str, ahead: str) -> Any:
     from lapse.cli.forecasts import predicted
     from lapse.tables import Roles
 
-    if _is_forecaster(model):
+    if is_forecaster(model):
         roles = Roles.load(model / "table.json")
         found = predicted(model, sequences_of(file, roles), at, ahead)
     else:

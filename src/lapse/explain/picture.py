@@ -262,7 +262,7 @@ def _date_ticks(axes: Axes, origin: str, unit: int) -> None:
     resolution = "D" if (high - low) * unit > 5 * NANOSECONDS["D"] else "m"
     first = np.datetime64(origin).astype("datetime64[ns]")
 
-    def text(number: float, place: int) -> str:
+    def text(number: float, place: float) -> str:
         stamp = first + np.timedelta64(round(number * unit), "ns")
         return str(stamp.astype(f"datetime64[{resolution}]")).replace("T", "\n")
 

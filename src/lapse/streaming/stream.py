@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +23,7 @@ from lapse.streaming.clock import Clock
 from lapse.streaming.native import NativeEngine, NotServed
 from lapse.streaming.probe import check_agreement
 from lapse.streaming.reference import ReferenceEngine
+from lapse.streaming.residents import Residents
 from lapse.streaming.values import Values
 
 MOST_AT_ONCE = 4096  # events of one call of an engine: enough to fill it, and few enough to stay in the cache
@@ -55,9 +55,6 @@ class Stream:
             leaves it out and answers None, "clamp" takes it as if it had come at the time of the last one.
         on_evict: called with every id that is forgotten, after the call that made it so.
 
-    Attributes:
-        evicted: how many ids were forgotten so far.
-        native: whether the compiled engine is used.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class Stream:
             raise ValueError(f"max_ids must be at least 1, got {max_ids}")
         if late not in POLICIES:
             raise ValueError(f"late must be one of {', '.join(map(repr, POLICIES))}, got {late!r}")
-        self.late, self.max_ids, self.evicted = late, max_ids, 0
+        self.late, self.max_ids = late, max_ids
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         self.step = Step(frozen)
         self.head = frozen.head
@@ -86,17 +83,11 @@ class Stream:
         self._static = Values("static feature", frozen.schema.static)
         self._layout = Layout(self.step)
         self._dtype = np.dtype(str(self.step.dtype).removeprefix("torch."))
-        self._arena = Arena(self._layout.width, self._dtype, max_ids)
-        self._slots: OrderedDict[Hashable, int] = (
-            OrderedDict()
-        )  # the id without an event for the longest time is first
+        self._residents = self._nobody()
         self._first_row = self._row_for(None) if self._may_begin_anywhere else None
         self._engine = self._choose_engine()
         self._lock = threading.Lock()
-        self._on_evict, self._forgotten = on_evict, list[Hashable]()
-        self._lost: list[
-            tuple[Hashable, Array, float]
-        ] = []  # what this call has evicted, in case it is refused
+        self._on_evict = on_evict
         self._one = self._events(1)
         self._one_row, self._one_output = self._one.values[0], self._one.output[0]
 
@@ -109,18 +100,23 @@ class Stream:
     def ids(self) -> list[Hashable]:
         """The ids that have a state, the one without an event for the longest time first."""
         with self._lock:
-            return list(self._slots)
+            return list(self._residents)
+
+    @property
+    def evicted(self) -> int:
+        """How many ids were forgotten so far to make room for others."""
+        return self._residents.evicted
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._residents)
 
     def __contains__(self, id: Hashable) -> bool:
-        return id in self._slots
+        return id in self._residents
 
     @property
     def nbytes(self) -> int:
         """The memory that the states take, in bytes."""
-        return self._arena.nbytes
+        return self._residents.arena.nbytes
 
     def open(self, id: Hashable, *, start: Time | None = None, static: Given | None = None) -> None:
         """Say what is known of an id before its first event. Ids without anything to say need not be opened.
@@ -133,9 +129,9 @@ class Stream:
         row = self._row_for(self._static.numbers(static) if static is not None else None)
         began = math.nan if start is None else self._clock.number(start)
         with self._lock:
-            self._arena.rows[self._slot(id, fresh=True)] = row
-            self._arena.times[self._slots[id]] = began
-            self._settle()
+            slot = self._residents.enter(id, None)
+            self._residents.arena.rows[slot], self._residents.arena.times[slot] = row, began
+            self._residents.settle()
         self._tell()
 
     def push(self, id: Hashable, time: Time, values: Given) -> Answer | None:
@@ -154,16 +150,17 @@ class Stream:
         with self._lock:
             self._read(values, self._one_row)
             events.when[0] = time if type(time) is float else self._clock.number(time)
-            new = () if id in self._slots else (id,)
-            events.slots[0] = self._slot(id)
-            if not self._engine.take(self._arena, events) or events.status[0] != TAKEN:
-                self._undo(new)
+            residents = self._residents
+            new = () if id in residents else (id,)
+            events.slots[0] = residents.enter(id, self._first_row_of(new))
+            if not self._engine.take(residents.arena, events) or events.status[0] != TAKEN:
+                residents.undo(new)
                 if events.status[0] == LATE and self.late == "drop":
                     return None
                 raise self._refusal(events, [id])
-            self._settle()
+            residents.settle()
             raw = self._one_output.copy()
-        if self._forgotten:
+        if residents.forgotten:
             self._tell()
         return Answer(self.head, raw)
 
@@ -219,7 +216,7 @@ class Stream:
         when = np.full(len(ids), self._clock.number(times)) if alone else self._clock.numbers(times)
         with self._lock:
             slots = [self._known_slot(id) for id in ids]
-            rows, last = self._arena.rows[slots], self._arena.times[slots]
+            rows, last = self._residents.arena.rows[slots], self._residents.arena.times[slots]
         if not (when >= last).all():
             k = int(np.flatnonzero(~(when >= last))[0])
             raise ValueError(
@@ -238,8 +235,7 @@ class Stream:
             id: the id.
         """
         with self._lock:
-            if id in self._slots:
-                self._release(id)
+            self._residents.leave(id)
 
     def snapshot(self, path: str | Path) -> None:
         """Write the states of all ids to one file, whole or not at all.
@@ -250,10 +246,9 @@ class Stream:
         from lapse.streaming import snapshot
 
         with self._lock:
-            slots = list(self._slots.values())
-            kept = snapshot.Kept(
-                list(self._slots), self._arena.rows[slots], self._arena.times[slots], self.evicted
-            )
+            residents = self._residents
+            arena, slots = residents.arena, residents.slots
+            kept = snapshot.Kept(list(residents), arena.rows[slots], arena.times[slots], residents.evicted)
         snapshot.save(kept, self.step.model, Path(path))
 
     def restore(self, path: str | Path) -> None:
@@ -266,13 +261,12 @@ class Stream:
 
         kept = snapshot.load(self.step.model, Path(path))
         with self._lock:
-            self._arena = Arena(self._layout.width, self._dtype, self.max_ids)
-            self._slots.clear()
-            self.evicted = kept.evicted
+            residents = self._residents = self._nobody()
+            residents.evicted = kept.evicted
             for id, row, time in zip(kept.ids, kept.rows, kept.times, strict=True):
-                slot = self._slot(id, fresh=True)
-                self._arena.rows[slot], self._arena.times[slot] = row, time
-            self._settle()
+                slot = residents.enter(id, row)
+                residents.arena.times[slot] = time
+            residents.settle()
         self._tell()
 
     # The rest is called with the lock held, or before there is any other thread.
@@ -291,6 +285,9 @@ class Stream:
                 ) from reason
             return reference
         return engine
+
+    def _nobody(self) -> Residents:
+        return Residents(Arena(self._layout.width, self._dtype, self.max_ids))
 
     def _events(self, count: int) -> Events:
         events = Events(count, self._values.size, self.head.width, self._dtype)
@@ -311,71 +308,36 @@ class Stream:
             )
         return self._layout.first_row(self.step, static)
 
-    def _slot(self, id: Hashable, *, fresh: bool = False) -> int:
-        """The row of an id, which is now the newest; a new one for an id that has none, or if it begins anew."""
-        slot = self._slots.get(id)
-        if slot is None:
-            if self._first_row is None and not fresh:
-                self._row_for(None)  # raises
-            if len(self._slots) >= self.max_ids:
-                self._forget_oldest()
-            slot = self._slots[id] = self._arena.take()
-            if self._first_row is not None:
-                self._arena.rows[slot] = self._first_row
-            self._arena.times[slot] = math.nan
-        else:
-            self._slots.move_to_end(id)
-        return slot
+    def _first_row_of(self, new: Sequence[Hashable]) -> Array | None:
+        """What the rows of new ids begin with, if there are any; ValueError if each of them needs static features."""
+        if new and self._first_row is None:
+            self._row_for(None)  # raises
+        return self._first_row
 
     def _known_slot(self, id: Hashable) -> int:
         """The row of an id that had an event."""
-        slot = self._slots.get(id)
-        if slot is None or not self._arena.rows[slot, self._layout["events"].place]:
+        slot = self._residents.slot(id)
+        if slot is None or not self._residents.arena.rows[slot, self._layout["events"].place]:
             raise KeyError(f"there was no event of {id!r} yet, or it was forgotten")
         return slot
-
-    def _forget_oldest(self) -> None:
-        id, slot = self._slots.popitem(last=False)
-        self._lost.append((id, self._arena.rows[slot].copy(), float(self._arena.times[slot])))
-        self._arena.free.append(slot)
-
-    def _settle(self) -> None:
-        """The events of a call were taken: what had to be forgotten for them is forgotten for good."""
-        if self._lost:
-            self.evicted += len(self._lost)
-            self._forgotten += [id for id, _, _ in self._lost]
-            self._lost.clear()
-
-    def _undo(self, new: Iterable[Hashable]) -> None:
-        """The events of a call were refused: ids that came with them go, those that were forgotten for them return."""
-        for id in new:
-            if id in self._slots and math.isnan(self._arena.times[self._slots[id]]):
-                self._release(id)
-        while self._lost and len(self._slots) < self.max_ids:
-            id, row, time = self._lost.pop()
-            slot = self._slots[id] = self._arena.take()
-            self._slots.move_to_end(id, last=False)
-            self._arena.rows[slot], self._arena.times[slot] = row, time
-        self._settle()
-
-    def _release(self, id: Hashable) -> None:
-        self._arena.free.append(self._slots.pop(id))
 
     def _tell(self) -> None:
         """Report the ids that were forgotten; the callback runs without the lock, so that it may use the stream."""
         with self._lock:
-            forgotten, self._forgotten = self._forgotten, []
+            forgotten, self._residents.forgotten = self._residents.forgotten, []
         if self._on_evict is not None:
             for id in forgotten:
                 self._on_evict(id)
 
     def _take_group(self, ids: Sequence[Hashable], events: Events, first: int) -> None:
-        new = [id for id in ids if id not in self._slots]
-        events.slots[:] = [self._slot(id) for id in ids]
-        if not self._engine.take(self._arena, events) or (events.status > LATE).any():
-            self._undo(new)
+        residents = self._residents
+        new = [id for id in ids if id not in residents]
+        row = self._first_row_of(new)
+        events.slots[:] = [residents.enter(id, row) for id in ids]
+        if not self._engine.take(residents.arena, events) or (events.status > LATE).any():
+            residents.undo(new)
             raise self._refusal(events, ids, first)
-        self._settle()
+        residents.settle()
 
     def _read(self, values: Given, to: Array) -> None:
         """The numbers of one event."""
@@ -408,7 +370,7 @@ class Stream:
         where = f"the event of {ids[k]!r} at {time:g}" + (f" (number {first + k})" if len(events) > 1 else "")
         taken = f"; the {first} events before its group were taken" if first else ""
         if status == LATE:
-            last = float(self._arena.times[events.slots[k]])
+            last = float(self._residents.arena.times[events.slots[k]])
             return ValueError(
                 f"{where} is older than the one before it, at {last:g}; late={self.late!r} refuses it{taken}"
             )

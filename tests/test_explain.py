@@ -278,3 +278,14 @@ def test_dates_stand_along_the_axis(tmp_path):
     dated = replace(data, origin="2024-05-01T10:00")
     axes = integrated_gradients(model_for(dated), dated).figure(0).axes[0]
     assert axes.xaxis.get_major_formatter()(2.0, 0) == "2024-05-01\n12:00"
+
+
+def test_bad_arguments_are_refused_in_words():
+    data = sequences()
+    model = model_for(data)
+    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
+        integrated_gradients(model, data, steps=0)
+    with pytest.raises(ValueError, match="repeats must be a whole number"):
+        permutation_importance(model.outputs, model.head, data, repeats=0)
+    with pytest.raises(ValueError, match="no sequences whose answers could be explained"):
+        integrated_gradients(model, data[:0])

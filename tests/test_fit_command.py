@@ -10,7 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from lapse.cli import app
+from lapse.estimators.trial import Interval
 from lapse.examples import pbc2
+from lapse.heads import Classes
+from lapse.report.trial import figure_text
 
 
 def lapse(*arguments):
@@ -139,3 +142,9 @@ def test_one_answer_per_event_from_a_table_with_dates(tmp_path):
     printed = lapse("predict", tmp_path / "model", tmp_path / "machines.csv").stdout.splitlines()
     assert printed[0] == "machine,time,prediction,p_down,p_up"
     assert len(printed) == 601
+
+
+def test_an_interval_has_as_many_digits_as_it_needs():
+    metric = Classes("ab", metrics=("auroc",)).metrics[0]
+    assert figure_text(metric, Interval(0.861, 0.834, 0.887)) == "0.861 (0.83–0.89)"
+    assert figure_text(metric, Interval(0.999, 0.9981, 1.0)) == "0.999 (0.998–1.000)"

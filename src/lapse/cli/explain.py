@@ -111,14 +111,14 @@ def _write(found: Explanation | Importance, output: Path) -> None:
 def _explanation_lines(found: Any) -> list[str]:
     totals = found.totals()[0]
     order = np.argsort(-np.abs(totals), kind="stable")[:MOST_LINES]
-    rows = [(found.variables[k], f"{totals[k]:+.3f}") for k in order if totals[k]]
+    rows = [(found.variables[k], f"{totals[k]:+.4g}") for k in order if totals[k]]
     unit = "log odds" if found.head.gives_probabilities else f"in the unit of {found.names[0]}"
     return [found.sentence(0), *_aligned("variable", f"contribution ({unit})", rows)]
 
 
 def _importance_lines(found: Any) -> list[str]:
     mean, spread = found.worse.mean(1), found.worse.std(1)
-    rows = [(found.variables[k], f"{mean[k]:+.4f} ± {spread[k]:.4f}") for k in found.order]
+    rows = [(found.variables[k], f"{round(mean[k], 4) + 0.0:+.4f} ± {spread[k]:.4f}") for k in found.order]
     name = found.metric.name
     first = f"{name} is {found.figure:.4g} on {found.sequences:,} ids; when a variable is shuffled it gets worse by:"
     return [first, *_aligned("variable", f"{name} worse by", rows)]

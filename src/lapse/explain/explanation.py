@@ -276,6 +276,8 @@ def chosen_names(head: Head, outputs: Tensor, answer: str | None) -> tuple[str, 
         outputs: (S, width) raw outputs.
         answer: the name of a class, a label or a number; None to let the head choose.
     """
+    if not len(outputs):
+        raise ValueError("there are no sequences whose answers could be explained")
     known = list(head.contrasts)
     if answer is None:
         return tuple(known[k] for k in head.main_contrast(outputs).tolist())

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapse.arguments import check_count
 from lapse.explain.explanation import Amounts, Explanation, chosen_events, chosen_names, explained
 from lapse.models import SequenceModel
 from lapse.sequences import Batch, Sequences
@@ -38,6 +39,7 @@ def integrated_gradients(
             negative.
         steps: in how many points the gradient is taken at first; more, where contributions do not add up.
     """
+    check_count("steps", steps)
     asked = replace(sequences, targets=None, per_step=False, classes=None)
     conformed = model.schema.conform(asked)
     events = chosen_events(model.head, conformed, at)

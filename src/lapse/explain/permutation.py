@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from lapse.arguments import check_count
 from lapse.explain.explanation import GAPS
 from lapse.extras import extra
 from lapse.heads import Head, Metric
@@ -102,6 +103,8 @@ def permutation_importance(
         most: of more sequences than this, so many are drawn.
         say: hears which variable is being worked on.
     """
+    check_count("repeats", repeats)
+    check_count("most", most)
     random = np.random.default_rng(seed)
     if len(data) > most:
         data = data[np.sort(random.choice(len(data), most, replace=False))]

@@ -188,7 +188,7 @@ def _bars(axes: Axes, e: Explanation, index: int, rows: list[int]) -> None:
     for place, amount in zip(places, shown, strict=True):
         side = 1 if amount >= 0 else -1
         axes.annotate(
-            f"{amount:+.2f}".replace("-", "−"),
+            f"{amount:+.3g}".replace("-", "−"),
             (amount, place),
             (3 * side, 0),
             textcoords="offset points",
@@ -208,7 +208,7 @@ def _bars(axes: Axes, e: Explanation, index: int, rows: list[int]) -> None:
 def _others(e: Explanation, index: int, rows: list[int]) -> str:
     left_out = len(e.variables) - len(rows)
     rest = e.totals()[index].sum() - e.totals()[index][rows].sum()
-    return f"\n{left_out} more variables: {rest:+.2f}" if left_out and abs(rest) > 0.005 else ""
+    return f"\n{left_out} more variables: {rest:+.3g}" if left_out else ""
 
 
 def _largest(e: Explanation, index: int) -> float:

@@ -30,7 +30,10 @@ def figure_text(metric: Metric, found: Interval) -> str:
         found: its value and interval.
     """
     digits = metric.decimals
-    return f"{found.value:.{digits}f} ({found.low:.{digits - 1}f}–{found.high:.{digits - 1}f})"
+    low, high = (f"{end:.{digits - 1}f}" for end in found[1:])
+    if low == high:  # a narrow interval needs all digits
+        low, high = (f"{end:.{digits}f}" for end in found[1:])
+    return f"{found.value:.{digits}f} ({low}–{high})"
 
 
 def terminal(trial: Trial) -> Table:

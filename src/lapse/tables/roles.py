@@ -36,6 +36,9 @@ UNITS_BY_NAME = {
 }  # fmt: skip
 
 
+FIRST_ROWS = 20_000  # in which most columns that change within a sequence do so
+
+
 class RolesError(ValueError):
     """The roles of the columns cannot be told, or do not fit the table."""
 
@@ -252,11 +255,16 @@ def _check_names(table: Any, told: Mapping[str, Any]) -> None:
 
 def changes_within(table: Any, id: str, name: str) -> bool:
     """Whether a column has more than one value within any sequence; a missing value counts as one."""
+    return any(_changes(part[id], part[name]) for part in (table.head(FIRST_ROWS), table))
+
+
+def _changes(ids: Any, column: Any) -> bool:
     import pandas as pd
 
-    codes, _ = pd.factorize(table[name])
-    pairs = pd.DataFrame({"id": pd.factorize(table[id])[0], "code": codes}).drop_duplicates()
-    return bool(pairs["id"].duplicated().any())
+    sequence, codes = (pd.factorize(each)[0] for each in (ids, column))
+    first = np.zeros(len(sequence), np.int64)  # the first row of each sequence
+    first[sequence[::-1]] = np.arange(len(sequence))[::-1]
+    return bool((codes != codes[first[sequence]]).any())
 
 
 def _repeats(table: Any, id: str) -> bool:
@@ -269,7 +277,7 @@ def _useless(column: Any) -> str | None:
 
     if column.isna().all():
         return "no value in it"
-    if column.nunique() == 1 and not column.isna().any():
+    if not column.isna().any() and (column == column.iloc[0]).all():
         return "always the same"
     if column.dtype.kind in "iu" and column.iloc[0] in (0, 1) and (column.diff()[1:] == 1).all():
         return "numbers the rows"

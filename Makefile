@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads fuzz-kernels torture fuzz-data check format wheel bench bench-short docs clean
+.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads fuzz-kernels torture flip-bits fuzz-data check format wheel bench bench-short docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -62,6 +62,10 @@ fuzz-kernels: $(READY)  ## random calls by the fused path and the reference, for
 MINUTES ?= 10
 torture: $(READY)  ## kills, full disks, flipped bits: for MINUTES=10; prints tried and lost
 	PYTHONPATH=tests $(BIN)/python tests/torture.py --minutes $(MINUTES)
+
+FLIPS ?= 5000
+flip-bits: $(READY)  ## FLIPS=5000 flipped bits in stored files; prints how many were silent
+	PYTHONPATH=tests $(BIN)/python tests/test_flipped_bits.py $(FLIPS)
 
 SECONDS ?= 60
 fuzz-data: $(READY)  ## random tables and damaged files, for SECONDS=60

@@ -32,6 +32,18 @@ def test_a_softplus_beyond_20_is_that_of_torch() -> None:
     check(Case("CTLSTMCell", seed=85, hidden_size=5, num_layers=2, lengths=(30,), weights=0.5, inputs=10.0))
 
 
+def test_a_stage_that_only_an_unused_stage_looks_at() -> None:
+    """It was computed for nobody, and its adjoint never came."""
+    a = "((), (0.25,), (0.0, 0.5), (0.0, 0.25, 0.25), (0.5, 0.0, 0.0, 0.0))"
+    check(
+        Case(
+            "GRUODECell",
+            seed=1,
+            solver=f"FixedStep(Tableau('drawn', 1, a={a}, b=(0.5, 0.0, 0.0, 0.0, 0.5)), 1)",
+        )
+    )
+
+
 def test_every_cell_is_drawn() -> None:
     assert {draw(seed).cell for seed in range(200)} == set(CELLS)
 

@@ -24,6 +24,7 @@ from lapse.heads import Head
 from lapse.models import Predictions, SchemaWarning, SequenceModel
 from lapse.sequences import Sequences
 from lapse.sequences.storage import write_atomically
+from lapse.stored_config import digest_of
 
 FORMAT = "lapse.Ensemble/1"
 CONFIG, CARD, TREES = "config.json", "card.md", "trees.safetensors"
@@ -153,7 +154,7 @@ class Ensemble:
             "tree_share": self.tree_share,
             "temperature": self.temperature,
         }
-        text = json.dumps(contents, indent=2)
+        text = json.dumps(contents | {"digest": digest_of(contents)}, indent=2)
         if trees:
             write_atomically(folder / TREES, lambda file: file.write(trees))
         write_atomically(folder / CARD, lambda file: file.write((card or self.card()).encode()))
@@ -204,6 +205,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} says format {found!r}, and this version of lapse ({lapse.__version__}) reads {FORMAT!r} only; "
             "load it with the version of lapse that wrote it, or fit it again"
         )
+    if contents.pop("digest", None) != digest_of(contents):
+        raise ValueError(f"{path} is damaged or was edited: its digest is wrong; take it from a backup")
     return contents
 
 

@@ -53,8 +53,12 @@ class Tableau:
         return stages
 
     def looks_at(self, i: int, *, in_last_step: bool = False) -> bool:
-        """Whether the slope of stage `i` has a weight in a later stage, or in the step unless that is the last one."""
-        later = any(weights[i] != 0.0 for weights, _ in self.stages[i + 1 :])
+        """Whether the slope of stage `i` has a weight in a later stage that is itself looked at, or in the step unless
+        that is the last one."""
+        later = any(
+            weights[i] != 0.0 and self.looks_at(j)
+            for j, (weights, _) in enumerate(self.stages[i + 1 :], i + 1)
+        )
         return later or (self.b[i] != 0.0 and not in_last_step)
 
 

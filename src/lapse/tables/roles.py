@@ -17,6 +17,7 @@ from lapse.sequences import Sequences
 from lapse.sequences.columns import MOST_CATEGORIES
 from lapse.sequences.storage import write_atomically
 from lapse.sequences.units import NANOSECONDS
+from lapse.stored_config import digest_of
 
 # Names of columns, in the order in which they are believed. They are compared in small letters.
 ID_NAMES = (
@@ -92,7 +93,8 @@ class Roles:
         Args:
             path: the file.
         """
-        text = json.dumps(asdict(self), indent=2)
+        values = asdict(self)
+        text = json.dumps(values | {"digest": digest_of(values)}, indent=2)
         write_atomically(path, lambda file: file.write(text.encode()))
 
     @staticmethod
@@ -109,6 +111,8 @@ class Roles:
             )
         try:
             stored: dict[str, Any] = json.loads(path.read_bytes())
+            if stored.pop("digest", None) != digest_of(stored):
+                raise ValueError("its digest is wrong")
             lists = {name: tuple(names) for name, names in stored.items() if isinstance(names, list)}
             return Roles(**stored | lists)
         except (ValueError, TypeError, AttributeError) as error:

@@ -489,6 +489,39 @@ class CarriedCfCMemory(CarriedMemory):
     other = CfC
 
 
+class NeuralCDE(Oracle):
+    """Kidger et al. (2020): h moves by F(h) dX along a path of corners: first time moves, then all values."""
+
+    def initial(self) -> State:
+        return np.zeros(self.n), np.zeros(self.w["field.outer.weight"].shape[0] // self.n - 1)
+
+    def along(self, h: Vector, moved: Vector, length: float) -> Vector:
+        """From h along a straight piece of the path whose speed is `moved`."""
+
+        def parts(y: Vector) -> tuple[Vector, Vector]:
+            inner = np.tanh(self.w["field.inner.weight"] @ y + self.w["field.inner.bias"])
+            outer = np.tanh(self.w["field.outer.weight"] @ inner + self.w["field.outer.bias"])
+            channels = len(moved)
+            speed = [
+                sum(outer[unit * channels + c] * moved[c] for c in range(channels)) for unit in range(self.n)
+            ]
+            return np.array(speed), np.zeros(self.n)
+
+        return self.solve(parts, h, length)
+
+    def step(self, x: Vector, state: State, gap: float) -> tuple[Vector, State]:
+        _, (h, last) = self.flow(state, gap)
+        values, mask = np.split(x, 2)
+        now = np.where(mask == 1, values, last)
+        h = self.along(h, np.concatenate([[0.0], now - last]), 1.0)
+        return h, (h, now)
+
+    def flow(self, state: State, gap: float) -> tuple[Vector, State]:
+        h, last = state
+        h = self.along(h, np.concatenate([[1.0], 0 * last]), gap)
+        return h, (h, last)
+
+
 class LTC(Oracle):
     """Hasani et al. (2021), Algorithm 1: c dh/dt = g_l (h_l − h) + Σ w σ(γ (v − μ)) (E − h), synapse by synapse."""
 

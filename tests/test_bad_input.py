@@ -27,9 +27,10 @@ import lapse
 from bad_inputs import BAD, FEATURES, NAN, ROWS, STEPS, TABLE, TIMES, UNITS, VALUES, floats
 from example_estimators import QUICK
 from example_models import model_for, sequences
-from lapse import MODELS, Sequences, heads, kernels, solvers, tables, tasks, training
+from lapse import Sequences, heads, kernels, solvers, tables, tasks, training
 from lapse.estimators import Ensemble, IrregularClassifier, IrregularRegressor
 from lapse.models import ModelConfig, SequenceModel, registry
+from lapse.models.registry import layers
 from lapse.training import TrainConfig
 
 SOURCE = str(Path(lapse.__file__).parent)
@@ -59,7 +60,7 @@ def each(name: str, function: Callable[..., Any], arguments: dict[str, str], **g
 
 @cache
 def layer(name: str) -> Any:
-    return MODELS[name](FEATURES, UNITS)
+    return layers()[name](FEATURES, UNITS)
 
 
 def forward(name: str, argument: str, bad: Any) -> Any:
@@ -109,7 +110,7 @@ def score(bad: Any) -> Any:
 # fmt: off
 LAYERS = [
     Entry(f"{name} {argument}", kind, partial(forward, name, argument), says)
-    for name in MODELS
+    for name in layers()
     for argument, kind, says in [
         ("input", "input", "input|timespans"), ("timespans", "gaps", "timespans"), ("lengths", "lengths", "length"),
         ("hx", "state", "hx"), ("observed", "mask", "observed"),
@@ -119,7 +120,7 @@ OPTIONS = {
     "input_size": "count", "hidden_size": "count", "num_layers": "count", "dropout": "share", "batch_first": "flag",
     "bidirectional": "flag",
 }
-for kind in MODELS.values():
+for kind in layers().values():
     LAYERS += each(kind.__name__, kind, OPTIONS, input_size=FEATURES, hidden_size=UNITS)
 
 REFERENCE = "|nowhere|nothing|Rows"  # what is wrong with a name of something outside lapse
@@ -365,7 +366,7 @@ SAME: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("form", SAME)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", layers())
 def test_the_form_of_a_tensor_does_not_matter(name: str, form: str) -> None:
     x, gaps = floats(ROWS, STEPS, FEATURES), floats(ROWS, STEPS)
     expected, _ = layer(name)(x, timespans=gaps)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lapse import MODELS, RNN, TASKS, AugmentedLSTM, Rows, Sequences
 from lapse.models import ModelConfig, Schema, SequenceModel
+from lapse.models.registry import layers
 from lapse.recurrent import Hidden
 from lapse.training import TrainConfig, fit
 from lapse.training.causality import SeesTheFuture, check_causality
@@ -51,8 +52,8 @@ def test_no_registered_model_sees_the_future(name: str, task: str, missing: bool
     check_causality(model_of(name, data, task), data)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_is_caught_reading_backward(name: str) -> None:
+@pytest.mark.parametrize("name", layers())
+def test_every_layer_is_caught_reading_backward(name: str) -> None:
     data = sequences("walker")
     with pytest.raises(SeesTheFuture, match=f"model '{name}' sees the future: its answers up to step 0"):
         check_causality(model_of(name, data, "walker", bidirectional=True), data)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import lapse
 from lapse.gradients import (
     euler_jacobian,
     field_jacobian,
@@ -39,6 +38,7 @@ from lapse.gradients.theorems import (
     solution_jacobians,
     start_near_zero,
 )
+from lapse.models.registry import layers
 from lapse.recurrent import (
     AugmentedLSTMCell,
     Cell,
@@ -105,7 +105,7 @@ def test_printed_lemma_2_is_right_for_euler():
     torch.testing.assert_close(printed, euler_jacobian(cell.field, h, drive, spans))
 
 
-@pytest.mark.parametrize("name", lapse.MODELS)
+@pytest.mark.parametrize("name", layers())
 def test_state_jacobian_is_that_of_finite_differences(name):
     cell = make_layer(name, 3, 4).cells[0]
     torch.manual_seed(1)
@@ -308,7 +308,7 @@ def test_forget_bias_for_a_lag():
 def flow_at_lag_100() -> dict[str, float]:
     """Median over 4 starts × 8 sequences of log10 |dL/ds|, 100 observations back: 32 units, mean gap 1."""
     result = {}
-    for name in lapse.MODELS:
+    for name in layers():
         flows = [lag_flow(make_layer(name, 4, 32, seed=seed), name, 100, seed=seed) for seed in range(4)]
         result[name] = float(torch.cat([flow.by_gap[1.0][:, 100] for flow in flows]).log10().median())
     return result

@@ -18,6 +18,7 @@ from lapse.gradients import ErrorFlow, StateRecorder, error_flow
 from lapse.gradients.surfaces import filter_normalised, loss_surface
 from lapse.heads import Classes
 from lapse.models import Column, ModelConfig, Schema, SequenceModel
+from lapse.models.registry import layers
 from lapse.sequences import Batch, Sequences
 
 LENGTHS = [7, 3, 1, 5]
@@ -31,10 +32,10 @@ def batch(rows: int = 4, steps: int = 7) -> tuple[Tensor, Tensor]:
 
 def layer(name: str, **options: object) -> lapse.RNN:
     torch.manual_seed(0)
-    return lapse.MODELS[name](2, 4, dtype=torch.float64, **options)
+    return layers()[name](2, 4, dtype=torch.float64, **options)
 
 
-@pytest.mark.parametrize("name", lapse.MODELS)
+@pytest.mark.parametrize("name", layers())
 def test_flow_is_the_gradient_at_the_state_that_a_sequence_is_continued_from(name):
     """|dL/ds_t| is that of the state handed over at t, as ``hx`` of the rest of the sequence."""
     model, (input, gaps) = layer(name), batch(1)

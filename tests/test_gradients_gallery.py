@@ -11,7 +11,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import lapse
 from lapse import palette
 from lapse.cli import app
 from lapse.gradients.between import between_observations
@@ -19,7 +18,7 @@ from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
 from lapse.gradients.gallery import INDEX, read, run, write, write_index
 from lapse.gradients.parity import ParityClassifier, parity_events, parity_surface, teaching_signal
 from lapse.gradients.theorems import make_layer
-from lapse.models.registry import look_of
+from lapse.models.registry import layers, look_of
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -123,12 +122,12 @@ def test_the_whole_command(tmp_path):
     assert result.exit_code == 0
     names = {path.stem for path in tmp_path.glob("*.csv")}
     assert {path.stem for path in tmp_path.glob("*.png")} == names - {"definition1", "theorem3-start"}
-    assert len(rows_of(tmp_path / "definition1.csv")) == len(lapse.MODELS)
+    assert len(rows_of(tmp_path / "definition1.csv")) == len(layers())
 
 
 def test_every_model_has_one_look_of_its_own():
-    looks = [look_of(name) for name in lapse.MODELS]
-    assert looks == [layer.look for layer in lapse.MODELS.values()]
+    looks = [look_of(name) for name in layers()]
+    assert looks == [layer.look for layer in layers().values()]
     assert len({look.colour for look in looks}) == len({look.dark for look in looks}) == len(looks)
 
 
@@ -141,8 +140,8 @@ def lightness(colour: str) -> float:
 
 
 def test_lines_stand_out_from_the_page():
-    assert all(lightness(look_of(name).colour) < 80 for name in lapse.MODELS)
-    assert all(lightness(look_of(name).dark) > 60 for name in lapse.MODELS)
+    assert all(lightness(look_of(name).colour) < 80 for name in layers())
+    assert all(lightness(look_of(name).dark) > 60 for name in layers())
 
 
 def test_drawing_leaves_matplotlibs_settings_as_they_were():
@@ -154,7 +153,7 @@ def test_drawing_leaves_matplotlibs_settings_as_they_were():
     assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.parametrize("name", lapse.MODELS)
+@pytest.mark.parametrize("name", layers())
 def test_table_1_the_memory_stays_where_the_paper_says_so(name):
     interval = between_observations(name, hidden_size=8)
     if name in ("lstm", "bidirectional", "phased-lstm", "ode-lstm", "cfc-mm"):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compile
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in {"BATCH": 4, "STEPS": 3, "HIDDEN": 5}.items():
+    for name, size in {"BATCH": 4, "STEPS": 3, "HIDDEN": 5, "LONG": 40}.items():
         monkeypatch.setattr(sizes, name, size)
 
 
@@ -52,9 +52,9 @@ def test_an_unknown_section_is_a_usage_error() -> None:
 
 
 def test_sections_run() -> None:
-    names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline", "small"]
+    names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline", "small", "scan"]
     lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
-    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2 + 10
+    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2 + 10 + 1
     assert all(one.ratio > 0 for one in lines)
 
 

@@ -11,6 +11,7 @@ import lapse
 from example_models import model_for, sequences
 from lapse.heads import Classes, Gaussian, Numbers, Quantiles
 from lapse.models import MODELS, ModelConfig, Schema, SequenceModel
+from lapse.models.registry import layers
 
 
 @pytest.mark.parametrize("model", ["gru-d", "ode-lstm"])
@@ -59,7 +60,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "summaries": {"summaries": True},
     "mlp": {"readout": "mlp", "readout_size": 7},
     "static in the state": {"static": "state"},
-    "static in state and head": {"static": "state+head", "options": {"bidirectional": True}, "num_layers": 2},
+    "static in state and head": {"static": "state+head", "num_layers": 2},
     "robust": {"scaling": "robust", "clip": 4.0, "time_unit": 3.0},
     "everything": {"pooling": "mean+attention", "summaries": True, "readout": "mlp", "static": "state+head"},
 }
@@ -68,8 +69,17 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_part_learns_and_no_company_matters(name, shape):
+    check_learning(name, **SHAPES[shape])
+
+
+@pytest.mark.parametrize("name", layers())
+def test_both_directions_learn_and_no_company_matters(name):
+    check_learning(name, static="state+head", options={"bidirectional": True}, num_layers=2)
+
+
+def check_learning(name, **settings):
     data = sequences(missing=True, static=True)
-    model = model_for(data, model=name, **SHAPES[shape])
+    model = model_for(data, model=name, **settings)
     model(data.batch(np.arange(len(data)))).square().sum().backward()
     idle = [
         n for n, p in model.named_parameters() if p.grad is None or not bool(torch.isfinite(p.grad).all())

@@ -58,14 +58,17 @@ ONCE = {"pooling": "last+mean+max+attention", "summaries": True, "static": "stat
 EVERY = {"readout_input": True, "difference": True}
 
 
-@pytest.mark.parametrize("name", MODELS)
+STEPPED = [name for name in MODELS if name != "mtan"]  # attention looks at all events at once
+
+
+@pytest.mark.parametrize("name", STEPPED)
 def test_answers_per_sequence_are_those_of_the_batch(name: str) -> None:
     data = sequences(missing=True, static=True)
     model = restless(data, model=name, num_layers=2, **ONCE)
     torch.testing.assert_close(answers(Step(model), data), expected(model, data), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", STEPPED)
 def test_answers_per_event_are_those_of_the_batch(name: str) -> None:
     data = sequences(missing=True, per_step=True, numbers=True)
     model = model_for(data, model=name, **EVERY)

@@ -25,6 +25,7 @@ from lapse.recurrent import CfC as CfC
 from lapse.recurrent import CfCMixedMemory as CfCMixedMemory
 from lapse.recurrent import CoupledLSTMODERNN as CoupledLSTMODERNN
 from lapse.recurrent import MixedMemory as MixedMemory
+from lapse.recurrent import NeuralCDE as NeuralCDE
 from lapse.recurrent import PhasedLSTM as PhasedLSTM
 from lapse.recurrent import RNNDecay as RNNDecay
 from lapse.rows import Rows as Rows

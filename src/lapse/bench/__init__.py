@@ -22,7 +22,7 @@ from lapse.bench.small import small
 from lapse.bench.streams import against_stepping
 from lapse.bench.tables import markdown as markdown
 from lapse.bench.tables import record as record
-from lapse.bench.workloads import growth, latency, memory, ragged, roofline
+from lapse.bench.workloads import against_loop, growth, latency, memory, ragged, roofline
 from lapse.kernels import native
 
 SECTIONS: dict[str, Callable[[Settings], Iterator[Line]]] = {
@@ -36,6 +36,7 @@ SECTIONS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "latency": latency,
     "small": small,
     "growth": growth,
+    "scan": against_loop,
     "memory": memory,
     "compile": compiled,
     "export": exported,

@@ -1,4 +1,4 @@
-"""Ragged rows, the machine's limit, one event at a time, growth with size, and memory."""
+"""Ragged rows, scans, the machine's limit, one event at a time, growth with size, and memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lapse import kernels, recurrent
 from lapse.bench import sizes
 from lapse.bench.race import Line, Run, Settings, line, race
 from lapse.bench.work import data, driven_ode_lstm, step_of, training_step
+from lapse.kernels.scan import scan
 from lapse.rows import Rows
 
 
@@ -108,6 +109,36 @@ def latency(s: Settings) -> Iterator[Line]:
     runs = fast, run(cell.step)
     yield line(
         "one event: reference", "fused step", "cell.step", runs, s, "at least 10", "outputs to 1e-5", inner=50
+    )
+
+
+def against_loop(s: Settings) -> Iterator[Line]:
+    """A linear recurrence over one long row, forward and backward: the scan beside the same recurrence step by step."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(sizes.LONG, 2 * sizes.HIDDEN, generator=generator) for _ in range(2))
+    a = 0.5 * torch.tanh(a)
+    rows, gradient = Rows.flat([sizes.LONG]), torch.randn(a.shape, generator=generator)
+    leaves = a.requires_grad_(), b.requires_grad_()
+
+    def loop() -> Tensor:
+        x, states = torch.zeros(1, b.shape[1] // 2, dtype=torch.complex64), []
+        for factor, term in zip(*(torch.complex(*part.chunk(2, 1)).split(1) for part in leaves), strict=True):
+            x = factor * x + term
+            states.append(x)
+        found = torch.cat(states)
+        return torch.cat([found.real, found.imag], 1)
+
+    def fast() -> Tensor:
+        return scan(*leaves, rows)
+
+    def run(states: Callable[[], Tensor]) -> Run:
+        return lambda: torch.autograd.grad(states(), leaves, gradient)
+
+    torch.testing.assert_close(fast(), loop(), rtol=1e-5, atol=1e-5)
+    runs = run(fast), run(loop)
+    few = Settings(max(3, s.repeats // 5), s.threads)
+    yield line(
+        f"scan: {sizes.LONG:,} steps", "scan", "loop of torch", runs, few, "at least 10", "states to 1e-5"
     )
 
 

@@ -98,11 +98,11 @@ def gradients(
     """
     from lapse.gradients.exhibits import Settings
     from lapse.gradients.gallery import run, write, write_index
-    from lapse.models.registry import MODELS, find_layer
+    from lapse.models.registry import find_layer, layers
 
-    chosen = tuple(MODELS) if models == "all" else tuple(name.strip() for name in models.split(","))
+    chosen = tuple(layers()) if models == "all" else tuple(name.strip() for name in models.split(","))
     for name in chosen:
-        known("--models", name, MODELS, find_layer)
+        known("--models", name, layers(), find_layer)
     try:
         settings = Settings(chosen, lags, hidden_size, seed=seed)
     except ValueError as error:
@@ -140,7 +140,7 @@ def bench(
 ) -> None:
     """Speed against peers, as ratios measured in turns in one run.
 
-    Sections: lstm, reference, authors, cfc, torchdiffeq, ragged, roofline, latency, small, growth, memory,
+    Sections: lstm, reference, authors, cfc, torchdiffeq, ragged, roofline, latency, small, growth, scan, memory,
     compile, export, stream.
 
     Example: `lapse bench --only lstm --only authors --repeats 25`

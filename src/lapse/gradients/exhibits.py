@@ -6,7 +6,7 @@ An exhibit is a function of `Settings`; ``EXHIBITS`` is the list, in the order o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from lapse.gradients.theorems import (
     memory_start,
     refinement,
 )
-from lapse.models.registry import MODELS, find_layer
+from lapse.models.registry import find_layer, layers
 from lapse.recurrent import Cell
 from lapse.solvers import DOPRI5, EULER, HEUN, RK4, FixedStep
 
@@ -43,7 +43,7 @@ Row = dict[str, object]
 class Settings:
     """What to show: the models, how far back, how large. The defaults are the paper's width and longest task."""
 
-    models: tuple[str, ...] = tuple(MODELS)
+    models: tuple[str, ...] = field(default_factory=lambda: tuple(layers()))
     lags: int = 256
     hidden_size: int = 128
     mean_gaps: tuple[float, float, float] = (0.1, 1.0, 10.0)

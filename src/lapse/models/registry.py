@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from lapse import recurrent
+from lapse import encoders, recurrent
 from lapse.encoders import Encoder
 from lapse.palette import Look, look_from
 from lapse.references import is_reference, known, resolve
@@ -29,6 +29,9 @@ MODELS: dict[str, Model] = {
     "ltc": recurrent.LTC,
     "cfc": recurrent.CfC,
     "cfc-mm": recurrent.CfCMixedMemory,
+    "neural-cde": recurrent.NeuralCDE,
+    "state-space": encoders.StateSpace,
+    "mtan": encoders.MTAN,
 }
 
 

@@ -30,6 +30,8 @@ from lapse.recurrent.mixed_memory import CfCMixedMemory as CfCMixedMemory
 from lapse.recurrent.mixed_memory import DrivenMemoryCell as DrivenMemoryCell
 from lapse.recurrent.mixed_memory import JumpMemoryCell as JumpMemoryCell
 from lapse.recurrent.mixed_memory import MixedMemory as MixedMemory
+from lapse.recurrent.neural_cde import NeuralCDE as NeuralCDE
+from lapse.recurrent.neural_cde import NeuralCDECell as NeuralCDECell
 from lapse.recurrent.ode_lstm import ODELSTM as ODELSTM
 from lapse.recurrent.ode_lstm import AutonomousODELSTMCell as AutonomousODELSTMCell
 from lapse.recurrent.ode_lstm import JumpODELSTMCell as JumpODELSTMCell

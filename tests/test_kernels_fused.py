@@ -673,6 +673,10 @@ def test_every_layout_is_read_and_written_where_it_lies(layout: str, bidirection
 ODD = [
     lapse.Tableau("unused slope", 2, a=((), (0.5,), (1.0, 0.0)), b=(0.25, 0.5, 0.25)),
     lapse.Tableau("unused stage", 2, a=((), (0.5,), (1.0, 0.0)), b=(0.5, 0.0, 0.5)),
+    lapse.Tableau("unused chain", 2, a=((), (0.5,), (0.0, 1.0), (1.0, 0.0, 0.0)), b=(0.5, 0.0, 0.0, 0.5)),
+    lapse.Tableau(
+        "chain in the last step", 1, a=((), (0.5,), (0.0, 0.5), (0.5, 0.0, 0.0)), b=(0.5, 0.25, 0.0, 0.25)
+    ),
     lapse.Tableau("no weights", 1, a=((), (0.0,)), b=(0.5, 0.5)),
 ]
 

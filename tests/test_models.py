@@ -59,6 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "pooling": {"pooling": "last+mean+max+attention"},
     "summaries": {"summaries": True},
     "mlp": {"readout": "mlp", "readout_size": 7},
+    "residual": {"readout": "residual", "readout_size": 7},
     "static in the state": {"static": "state"},
     "static in state and head": {"static": "state+head", "num_layers": 2},
     "robust": {"scaling": "robust", "clip": 4.0, "time_unit": 3.0},

@@ -12,7 +12,9 @@ from lapse.sequences import Sequences
 # intensive care are 48 events in place of 73 that hold 16 % of the features each.
 BINS = 48
 SPARSE = 0.5  # share of values not observed above which binning pays
-STEPS = 300  # optimiser steps that a training needs at least; more epochs where there are few sequences
+# Optimiser steps that a training needs at least; more epochs where there are few sequences. With 300 of them the
+# held-out loss of JapaneseVowels (270 sequences, 9 classes) was a tenth higher; that of pbc2 was the same.
+STEPS = 500
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
 
 

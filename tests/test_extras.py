@@ -25,7 +25,8 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 """
 ABSENT = [
-    "gymnasium", "jinja2", "lightning", "matplotlib", "mujoco", "optuna", "pandas", "platformdirs", "polars",
+    "gymnasium", "jinja2", "lightning", "matplotlib", "mujoco", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
+    "optuna", "pandas", "platformdirs", "polars",
     "pyarrow", "ray", "rich", "scipy", "sklearn", "typer",
 ]  # fmt: skip
 
@@ -60,6 +61,7 @@ print(output.shape, len(list(data.batches(2))), list(lapse.TASKS)[0], len(parts)
         ("import lapse.sktime", "sktime"),
         ("import lapse.aeon", "aeon"),
         ("import lapse.tune\nlapse.tune._import_optuna()", "tune"),
+        ("import lapse.export\nlapse.export.Onnx().write(None)", "export"),
         ("from lapse.__main__ import main\nmain()", "cli"),
     ],
 )

@@ -38,6 +38,7 @@ FLOW = (
     "estimators",
     "sktime",
     "aeon",
+    "export",
     "tasks",
     "runs",
     "study",

@@ -24,15 +24,14 @@ def restless(data: Sequences, **settings: Any) -> SequenceModel:
     return model
 
 
-def with_holes(values: Tensor | None, observed: Tensor | None) -> Tensor | None:
-    return values if values is None or observed is None else values.masked_fill(~observed, torch.nan)
+def with_holes(values: Any, observed: Tensor | None) -> Any:
+    return values if observed is None else values.masked_fill(~observed, torch.nan)
 
 
 def events(data: Sequences, row: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Each event of a sequence as a call of `Step` takes it."""
     batch = data.batch([row])
     values, static = with_holes(batch.values, batch.observed), with_holes(batch.static, batch.static_observed)
-    assert values is not None
     for t in range(len(values)):
         yield values[t : t + 1], batch.timespans[t : t + 1], static
 

@@ -94,6 +94,24 @@ def lstm(*arguments: Any) -> tuple[Tensor, Tensor, Tensor] | None:
     return found
 
 
+def scan(
+    step: Callable[[Any, Any], tuple[Any, Any]], start: Any, inputs: Any
+) -> tuple[
+    Any, Any
+]:  # pragma: no cover - torch runs it while it captures a graph, where coverage does not look
+    """A loop over the first axis of tensors that a captured graph holds as a loop, whatever the length.
+
+    Args:
+        step: From what is carried and one slice of the inputs to what is carried on and one slice of the outputs.
+        start: What is carried into the first step: a tuple of tensors.
+        inputs: A tuple of tensors with the same first axis.
+    """
+    from torch._higher_order_ops.scan import scan as found
+
+    result: tuple[Any, Any] = found(step, start, inputs)
+    return result
+
+
 def untraced(function: Function) -> Function:
     """Keep a function out of compiled graphs.
 

@@ -5,6 +5,7 @@ from lapse.cli import look as look  # each module adds its commands, in the orde
 from lapse.cli import tables as tables  # isort: skip
 from lapse.cli import explain as explain  # isort: skip
 from lapse.cli import live as live  # isort: skip
+from lapse.cli import export as export  # isort: skip
 from lapse.cli import train as train  # isort: skip
 from lapse.cli import results as results  # isort: skip
 from lapse.cli.app import app as app

@@ -81,7 +81,7 @@ class RecurrentEncoder(Encoder):
         """The states of each layer, `layer0_h` and so on."""
         hidden = self._first_states(static)
         if hidden is None:
-            hidden = self.layer.initial_state(len(values), device=values.device, dtype=values.dtype)
+            hidden = self.layer.initial_state(values.shape[0], device=values.device, dtype=values.dtype)
         stacks = hidden if isinstance(hidden, tuple) else (hidden,)
         return {
             name: stack[i, :, :size]
@@ -126,7 +126,7 @@ class RecurrentEncoder(Encoder):
             return None
         assert static is not None, "the width of the static features was checked"
         given: Tensor = self.first_state(static)  # (B, cells · all free states)
-        given = given.view(len(given), len(self.layer.cells), -1).transpose(0, 1)
+        given = given.view(given.shape[0], len(self.layer.cells), -1).transpose(0, 1)
         own = self.layer.initial_state(given.shape[1], device=given.device, dtype=given.dtype)
         states = dict(zip(self.layer.state_names, own if isinstance(own, tuple) else (own,), strict=True))
         free = self.layer.free_sizes

@@ -21,7 +21,7 @@ from lapse.estimators.trees import Trees, from_arrays
 from lapse.explain import Explanation, Importance, permutation_importance
 from lapse.explain.integrated import STEPS
 from lapse.heads import Head
-from lapse.models import Predictions, SchemaWarning, SequenceModel
+from lapse.models import Predictions, SchemaWarning, SequenceModel, Stepper
 from lapse.sequences import Sequences
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import digest_of
@@ -131,6 +131,12 @@ class Ensemble:
         return permutation_importance(
             lambda s: self.outputs(self.preparation(s)), self.head, restricted, **options
         )
+
+    def stepper(self) -> Stepper:
+        """The ensemble for one event at a time, with its weights shared: for streams and export."""
+        from lapse.estimators.step import EnsembleStep
+
+        return EnsembleStep(self)
 
     def save(self, folder: str | Path, *, card: str | None = None) -> None:
         """Write the ensemble as a folder: `config.json`, `card.md`, `trees.safetensors`, and a folder per network.

@@ -116,7 +116,7 @@ class Quantiles(ScaledHead):
         }
 
     def _columns(self, output: Tensor) -> Tensor:
-        return output.reshape(len(output), len(self.names), len(self.levels))
+        return output.reshape(output.shape[0], len(self.names), len(self.levels))
 
 
 def _metrics(levels: tuple[float, ...]) -> tuple[Metric, ...]:

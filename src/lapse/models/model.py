@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from lapse.models.schema import Schema
 from lapse.models.tabular import TabularReadout
 from lapse.sequences import Batch, Sequences
 from lapse.sequences.summaries import static_numbers
+
+if TYPE_CHECKING:
+    from lapse.models.step import Stepper
 
 
 class SequenceModel(Model[Sequences]):
@@ -114,6 +117,12 @@ class SequenceModel(Model[Sequences]):
     @property
     def penalty(self) -> Tensor | None:
         return None if self.tabular is None else self.tabular.penalty
+
+    def stepper(self) -> Stepper:
+        """The model for one event at a time, with its weights shared: for streams and export."""
+        from lapse.models.step import Step
+
+        return Step(self)
 
     def predict(self, sequences: Sequences, *, batch_size: int = 512) -> Predictions:
         """Answers for any sequences, in their order and with their ids; targets are not looked at.

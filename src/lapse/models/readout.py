@@ -145,7 +145,7 @@ class Present(nn.Module):
             values: (B, F), the first event of each sequence; only its number of rows matters.
             fill: (F,), what stands for a feature before it was observed.
         """
-        return fill.index_select(0, self.columns).expand(len(values), -1)
+        return fill.index_select(0, self.columns).expand(values.shape[0], -1)
 
     def latest(self, values: Tensor, observed: Tensor, before: Tensor) -> Tensor:
         """(B, columns), the latest observed values after one more event.

@@ -2,21 +2,119 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 
 from lapse.encoders import Named, with_flags
+from lapse.heads import Head
 from lapse.models.model import SequenceModel
+from lapse.models.preprocessing import Preprocessing
+from lapse.models.schema import Schema
 from lapse.models.summaries import start_summaries, step_summaries, summaries_of
+from lapse.sequences import Sequences
 
 
-class Step(nn.Module):
+class Stepper(nn.Module, ABC):
+    """Whatever answers after every event: `answer, state = stepper(values, timespan, state)`.
+
+    The state is a dictionary of tensors (B, size). One of them is `events`, how many events a sequence has had: a
+    sequence begins where it is 0, whatever the other states hold, so that zeros are always a right beginning.
+    """
+
+    @property
+    @abstractmethod
+    def preprocessing(self) -> Preprocessing:
+        """The scales of the values, and the unit of time."""
+
+    @property
+    @abstractmethod
+    def head(self) -> Head:
+        """What is asked."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The form of the training table."""
+
+    @property
+    @abstractmethod
+    def described(self) -> str:
+        """What it is, in a few words."""
+
+    @property
+    @abstractmethod
+    def seen_names(self) -> tuple[str, ...]:
+        """The names of what `advance` returns beside the state."""
+
+    @abstractmethod
+    def start(self, batch_size: int) -> Named:
+        """The state before the first event: zeros, (B, size) each.
+
+        Args:
+            batch_size: the number of sequences.
+        """
+
+    @abstractmethod
+    def advance(
+        self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None = None
+    ) -> tuple[Named, Named]:
+        """What the answer is made of after one more event, and the new state; the arguments are those of a call."""
+
+    @abstractmethod
+    def outputs(self, seen: Named, static: Tensor | None = None) -> Tensor:
+        """The raw outputs (M, head.width) from which the answers are made; the arguments are those of `answer`."""
+
+    @abstractmethod
+    def whole(self, sequences: Sequences) -> Tensor:
+        """The raw outputs (M, head.width) for whole sequences at once, with which those of single steps agree.
+
+        Args:
+            sequences: any sequences.
+        """
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type of values, time spans and answers."""
+        return self.preprocessing.scale.dtype
+
+    @property
+    def state_sizes(self) -> dict[str, int]:
+        """The width of every state, by name."""
+        return {name: part.shape[1] for name, part in self.start(1).items()}
+
+    def forward(
+        self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None = None
+    ) -> tuple[Tensor, Named]:
+        """The answer after one more event of each sequence, (B, len(head.answer_names)), and the new state.
+
+        Args:
+            values: (B, F), one event per sequence in the units of the training table; NaN where nothing was observed.
+            timespan: (B,), the time since the event before, in the unit of the training table.
+            state: the state after the event before.
+            static: (B, K), the static features, NaN where not known; the same in every call of a sequence. None if the
+                training table had none.
+        """
+        seen, state = self.advance(values, timespan, state, static)
+        return self.answer(seen, static), state
+
+    def answer(self, seen: Named, static: Tensor | None = None) -> Tensor:
+        """The answers (M, len(head.answer_names)), as the head's `answer` gives them.
+
+        Args:
+            seen: what `advance` returned, M rows.
+            static: (M, K), the static features of each row.
+        """
+        return self.head.answer(self.outputs(seen, static)).flatten(1).to(self.dtype)
+
+
+class Step(Stepper):
     """A whole model for one event of each sequence: `answer, state = step(values, timespan, state)`.
 
     It is plain PyTorch. Preprocessing, encoder, pooling, readout and head are inside; the answers are those of
-    `SequenceModel.predict` for the events so far. The state is a dictionary of tensors (B, size): `layer0_h` and the
-    like of the encoder, what pooling and summaries keep of the past, and `events`, how many events a sequence has had.
-    A sequence begins where `events` is 0, whatever the other states hold, so that zeros are always a right beginning.
+    `SequenceModel.predict` for the events so far. The states are `layer0_h` and the like of the encoder, and what
+    pooling and summaries keep of the past.
 
     Args:
         model: the model; its encoder must take events one at a time.
@@ -32,51 +130,44 @@ class Step(nn.Module):
         self.model = model
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The number type of values, time spans, states and answers."""
-        return self.model.preprocessing.scale.dtype
+    def preprocessing(self) -> Preprocessing:
+        return self.model.preprocessing
 
     @property
-    def takes_static(self) -> bool:
-        """Whether the model was trained with static features, so that every call must bring them."""
-        return bool(self.model.schema.static)
+    def head(self) -> Head:
+        return self.model.head
 
     @property
-    def state_sizes(self) -> dict[str, int]:
-        """The width of every state, by name."""
-        return {name: part.shape[1] for name, part in self.start(1).items()}
+    def schema(self) -> Schema:
+        return self.model.schema
+
+    @property
+    def described(self) -> str:
+        return self.model.config.model
+
+    @property
+    def seen_names(self) -> tuple[str, ...]:
+        readout = self.model.readout
+        optional = {
+            "inputs": readout.sees_inputs,
+            "summaries": readout.sees_summaries,
+            "present": self.model.present is not None,
+        }
+        return ("features", *(name for name, used in optional.items() if used))
+
+    def whole(self, sequences: Sequences) -> Tensor:
+        return self.model.outputs(sequences)
 
     def start(self, batch_size: int) -> Named:
-        """The state before the first event: zeros, (B, size) each.
-
-        Args:
-            batch_size: the number of sequences.
-        """
-        scale, schema = self.model.preprocessing.scale, self.model.schema
+        scale, schema = self.preprocessing.scale, self.schema
         values = scale.new_zeros(batch_size, len(schema.inputs))
         static = scale.new_zeros(batch_size, len(schema.static_inputs)) if schema.static else None
         first = self._first(values, static)
         return {name: torch.zeros_like(part) for name, part in first.items()} | {"events": values[:, :1]}
 
-    def forward(
-        self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None = None
-    ) -> tuple[Tensor, Named]:
-        """The answer after one more event of each sequence, (B, len(head.answer_names)), and the new state.
-
-        Args:
-            values: (B, F), one event per sequence in the units of the training table; NaN where nothing was observed.
-            timespan: (B,), the time since the event before, in the unit of the training table.
-            state: the state after the event before.
-            static: (B, K), the static features, NaN where not known; the same in every call of a sequence. None if the
-                model has none.
-        """
-        seen, state = self.advance(values, timespan, state, static)
-        return self.answer(seen, static), state
-
     def advance(
         self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None = None
     ) -> tuple[Named, Named]:
-        """What the answer is made of after one more event, and the new state; the arguments are those of a call."""
         model, events = self.model, state["events"]
         observed = ~values.isnan()
         first = self._first(values, static)
@@ -87,9 +178,9 @@ class Step(nn.Module):
         if model.pooling is not None:
             seen["features"], pools = model.pooling.step(features, state)
             after |= pools
-        if model.readout.sees_inputs:
+        if "inputs" in self.seen_names:
             seen["inputs"] = with_flags(x, flags)
-        if model.readout.sees_summaries:
+        if "summaries" in self.seen_names:
             seen["summaries"], summaries = step_summaries(x, flags, state)
             after |= summaries
         if model.present is not None:
@@ -97,17 +188,7 @@ class Step(nn.Module):
             after["latest"] = seen["present"]
         return seen, after | {"events": events + 1}
 
-    def answer(self, seen: Named, static: Tensor | None = None) -> Tensor:
-        """The answers (M, len(head.answer_names)), as the head's `answer` gives them.
-
-        Args:
-            seen: what `advance` returned, M rows.
-            static: (M, K), the static features of each row.
-        """
-        return self.model.head.answer(self.outputs(seen, static)).flatten(1)
-
     def outputs(self, seen: Named, static: Tensor | None = None) -> Tensor:
-        """The raw outputs (M, head.width) from which the answers are made; the arguments are those of `answer`."""
         model = self.model
         parts = [seen["features"], self._static(static) if model.readout.sees_static else None]
         parts += [seen.get("inputs"), seen.get("summaries")]
@@ -162,7 +243,7 @@ class Step(nn.Module):
         model = self.model
         states = model.encoder.start(values, self._static(static))
         if model.pooling is not None:
-            states |= model.pooling.start(values.new_zeros(len(values), model.encoder.output_size))
+            states |= model.pooling.start(values.new_zeros(values.shape[0], model.encoder.output_size))
         if model.readout.sees_summaries:
             states |= start_summaries(values)
         if model.present is not None:

@@ -145,7 +145,7 @@ class Gates(nn.Module):
 
     def rest(self, state: Tensor) -> Tensor:
         """`drive` without any input, one row per row of `state`: what acts between observations."""
-        return self.drive(state.new_zeros(len(state), self.weight_ih.shape[1]))
+        return self.drive(state.new_zeros(state.shape[0], self.weight_ih.shape[1]))
 
     def recur(self, state: Tensor) -> Tensor:
         """The state's share R h."""

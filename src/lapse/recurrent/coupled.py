@@ -59,7 +59,7 @@ class CoupledLSTMODERNNCell(Cell):
 
     def flow(self, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         _, c, lstm, ode = state
-        no_input = lstm.new_zeros(len(lstm), self.input_size)
+        no_input = lstm.new_zeros(lstm.shape[0], self.input_size)
         ode = self.solver(self.field, ode, timespan, self.field.drive(torch.cat([no_input, lstm], -1)))
         return lstm + ode, (lstm + ode, c, lstm, ode)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from lapse.sequences.ragged import Array, Sequences
 
+PRESENT_GAP = "gap before the event"
 STATISTICS = ("last", "mean", "least", "largest", "log-count")
 
 
@@ -73,7 +74,7 @@ def present(s: Sequences) -> Summaries:
     latest[rows < firsts] = np.nan  # observed in an earlier sequence, or not yet
     static = np.repeat(static_numbers(s), s.lengths, axis=0)
     columns = np.hstack([static, latest, s.timespans[:, None]])
-    return Summaries((*s.static_features, *s.features, "gap before the event"), columns)
+    return Summaries((*s.static_features, *s.features, PRESENT_GAP), columns)
 
 
 def trace_summaries(s: Sequences, amounts: Array) -> tuple[Array, Array, Array]:

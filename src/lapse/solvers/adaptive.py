@@ -36,6 +36,7 @@ class Adaptive(Configurable):
     max_steps: int = 1000
 
     settings: ClassVar[tuple[str, ...]] = ("rtol", "atol", "max_steps")
+    fixed_work: ClassVar[bool] = False
     sub_steps: ClassVar[int] = 1  # how many there were is not known afterwards
 
     def __post_init__(self) -> None:

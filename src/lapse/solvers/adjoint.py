@@ -62,6 +62,11 @@ class Adjoint(Configurable):
         """Those of the solver inside."""
         return tuple(self.solver.setting_values())
 
+    @property
+    def fixed_work(self) -> bool:  # type: ignore[override]
+        """That of the solver inside."""
+        return bool(getattr(self.solver, "fixed_work", True))
+
     def setting_values(self) -> dict[str, Any]:
         return self.solver.setting_values()
 

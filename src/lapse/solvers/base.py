@@ -37,10 +37,13 @@ class Configurable(ABC):
     - `settings`: the names of the fields that a word may give, in the order in which it may give them without
       names.
     - `needs_damping`: whether the field must give its two parts, as damped fields do.
+    - `fixed_work`: whether the number of steps is known without a look at the data, so that a solve can be captured
+      as a graph.
     """
 
     settings: ClassVar[tuple[str, ...]]
     needs_damping: ClassVar[bool] = False
+    fixed_work: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, f: Any, y0: Tensor, timespans: Tensor, /, *drive: Tensor) -> Tensor: ...

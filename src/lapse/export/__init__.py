@@ -1,0 +1,77 @@
+"""A trained model as a file that runs without lapse: one step with its states, or whole sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from lapse.export.formats import FORMATS as FORMATS
+from lapse.export.formats import Format as Format
+from lapse.export.formats import Onnx as Onnx
+from lapse.export.formats import Run as Run
+from lapse.export.formats import TorchProgram as TorchProgram
+from lapse.export.forms import FORMS as FORMS
+from lapse.export.forms import Form as Form
+from lapse.export.forms import sequence_form as sequence_form
+from lapse.export.forms import step_form as step_form
+from lapse.export.parity import largest_difference as largest_difference
+from lapse.export.sequence import WholeSequence as WholeSequence
+from lapse.models import SequenceModel, Stepper
+from lapse.sequences.storage import write_atomically
+
+TOLERANCE = 1e-5  # of an answer, or of its size where that is above 1
+
+
+class NotTheSame(RuntimeError):
+    """An exported file answers differently from its model, so that it was not written."""
+
+
+class Answers(Protocol):
+    """What can be exported: a `SequenceModel`, or an `Ensemble`."""
+
+    def stepper(self) -> Stepper:
+        """One event at a time."""
+        ...
+
+
+def load(folder: str | Path) -> Answers:
+    """A stored model that can be exported.
+
+    Args:
+        folder: what `lapse fit`, `lapse train` or `SequenceModel.save` wrote.
+    """
+    if not (Path(folder) / "network-0").is_dir():
+        return SequenceModel.load(folder)
+    from lapse.estimators import Ensemble  # needs more than the core
+
+    return Ensemble.load(folder)
+
+
+def save(model: Answers, file: str | Path, *, format: str = "onnx", form: str = "sequence") -> float:
+    """Write a model as a file that runs without lapse.
+
+    The file is run on random sequences first, and written only if its answers are those of the model.
+
+    Args:
+        model: the model.
+        file: where to.
+        format: "onnx", or "torch" for `torch.export.load`.
+        form: "step" for one event per call, with the states as further inputs and outputs, or "sequence" for whole
+            padded sequences.
+
+    Returns:
+        The largest difference from an answer of the model.
+    """
+    for name, given, names in (("format", format, FORMATS), ("form", form, FORMS)):
+        if given not in names:
+            raise ValueError(f"{name} must be one of {', '.join(names)}, got {given!r}")
+    step = model.stepper()
+    exported, kind = FORMS[form](step), FORMATS[format]
+    content = kind.write(exported)
+    difference = largest_difference(step, exported, kind.read(content, exported))
+    if not difference <= TOLERANCE:
+        raise NotTheSame(
+            f"the answers of the exported file differ by {difference:.2g} from those of the model"
+        )
+    write_atomically(Path(file), lambda stream: stream.write(content))
+    return difference

@@ -1,0 +1,82 @@
+"""An ensemble one event at a time: the answers are those for the whole table."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from example_models import sequences
+from lapse import Sequences, export
+from lapse.estimators import Ensemble, IrregularClassifier, IrregularLabeller
+from lapse.estimators.step import EnsembleStep, TreeSum
+from lapse.models import ModelConfig, Stepper
+from test_step import events
+
+KINDS: dict[str, Any] = {"once": IrregularClassifier, "every": IrregularLabeller}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def fitted(request: pytest.FixtureRequest) -> tuple[Ensemble, Sequences]:
+    data = sequences(missing=True, static=True, per_step=request.param == "every", count=40)
+    estimator = KINDS[request.param](members=2, hidden_size=4, epochs=1, refit=False, bin=None)
+    return estimator.fit(data).ensemble_, data
+
+
+@torch.no_grad()
+def answers(step: Stepper, data: Sequences, row: int) -> torch.Tensor:
+    state, found = step.start(1), []
+    for values, timespan, static in events(data, row):
+        answer, state = step(values, timespan, state, static)
+        found.append(answer)
+    return torch.cat(found)
+
+
+def test_the_answers_are_those_for_the_whole_table(fitted: tuple[Ensemble, Sequences]) -> None:
+    ensemble, data = fitted
+    data = replace(data[:6], targets=None, per_step=False)
+    step = ensemble.stepper()
+    expected = ensemble.head.answer(step.whole(data)).float()
+    found = [
+        answers(step, data, row)[slice(None) if ensemble.head.per_step else slice(-1, None)]
+        for row in range(6)
+    ]
+    torch.testing.assert_close(torch.cat(found), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_trees_answer_as_their_arrays_do(fitted: tuple[Ensemble, Sequences]) -> None:
+    trees = fitted[0].trees
+    assert trees is not None
+    table = np.random.default_rng(0).normal(80, 10, (50, int(trees.feature.max()) + 1))
+    table[table > 90] = np.nan
+    np.testing.assert_allclose(
+        TreeSum(trees)(torch.from_numpy(table)).numpy(), trees.outputs(table), rtol=1e-12
+    )
+
+
+def test_bins_and_first_states_of_summaries_are_refused(fitted: tuple[Ensemble, Sequences]) -> None:
+    ensemble, _ = fitted
+    with pytest.raises(ValueError, match=r"bins of 2.*bin=None"):
+        EnsembleStep(replace(ensemble, preparation=replace(ensemble.preparation, bin=2.0)))
+    if not ensemble.head.per_step:
+        network = ensemble.networks[0]
+        config, network.config = network.config, ModelConfig(static="state+table")
+        with pytest.raises(ValueError, match="without static='state'"):
+            EnsembleStep(ensemble)
+        network.config = config
+
+
+def test_a_stored_ensemble_is_exported(fitted: tuple[Ensemble, Sequences], tmp_path: Any) -> None:
+    fitted[0].save(tmp_path / "model")
+    model = export.load(tmp_path / "model")
+    assert export.save(model, tmp_path / "step.pt2", format="torch", form="step") <= export.TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", export.FORMS)
+@pytest.mark.parametrize("format", export.FORMATS)
+def test_every_export_of_an_ensemble_answers_the_same(
+    fitted: tuple[Ensemble, Sequences], form: str, format: str, tmp_path: Any
+) -> None:
+    assert export.save(fitted[0], tmp_path / "file", format=format, form=form) <= export.TOLERANCE

@@ -1,6 +1,7 @@
 """A model as a file that runs without lapse: its answers are those of the model."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import lapse
 from example_models import model_for, sequences
-from lapse import MODELS, export
+from lapse import MODELS, Sequences, export
 from lapse.cli import app
 from lapse.export.parity import random_sequences
 from lapse.models import SequenceModel, Step
@@ -209,3 +210,29 @@ def test_the_command_writes_a_checked_file(tmp_path: Path, monkeypatch: pytest.M
     wrong = CliRunner().invoke(app, ["export", "model", "--format", "onx"])
     assert wrong.exit_code == 2
     assert "did you mean onnx" in wrong.stderr
+
+
+def test_the_page_serves_a_step_and_shows_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
+    (served, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (configuration,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    data = Sequences.from_arrays(
+        [[[81.0], [np.nan]], [[90.0], [97.0]]], [[0, 1], [0, 2]], targets=[0, 1], features=["pulse"]
+    )
+    model = model_for(data, model="gru-d", hidden_size=16)
+    assert export.triton_config(model.stepper(), name="pulse") == configuration
+    monkeypatch.chdir(tmp_path)
+    export.save(model, "step.onnx", form="step")
+    exec(compile(served, "export.md", "exec"), {})
+    assert capsys.readouterr().out.count("[[") == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_configuration_for_triton_names_every_tensor(kind: str) -> None:
+    step = make("gru-d", kind).stepper()
+    text = export.triton_config(step)
+    assert re.findall(r'output_name: "next_(\w+)"', text) == list(step.state_sizes)
+    assert text.count("zero_data: true") == 1
+    assert ('name: "static"' in text) == (kind == "once")

@@ -16,6 +16,7 @@ from lapse.export.forms import sequence_form as sequence_form
 from lapse.export.forms import step_form as step_form
 from lapse.export.parity import largest_difference as largest_difference
 from lapse.export.sequence import WholeSequence as WholeSequence
+from lapse.export.triton import triton_config as triton_config
 from lapse.models import SequenceModel, Stepper
 from lapse.sequences.storage import write_atomically
 

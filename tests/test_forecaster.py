@@ -150,6 +150,16 @@ def test_neither_the_batch_nor_other_queries_have_an_effect(kind: str) -> None:
             )
 
 
+@pytest.mark.parametrize("name", lapse.MODELS)
+def test_every_model_forecasts(name: str) -> None:
+    data = waves(4)
+    model = unlike_persistence(Cuts.random(data), model=name)
+    together = model.predict(data, ahead=[0.5, 2.0])["prediction_sine"]
+    alone = model.predict(data[1], ahead=[2.0])["prediction_sine"]
+    np.testing.assert_allclose(alone, together[3:4], atol=1e-5)
+    assert not np.allclose(together[::2], together[1::2])
+
+
 def test_rows_come_in_the_order_that_was_asked_for() -> None:
     data = waves(3)
     model = unlike_persistence(Cuts.random(data), model="gru-d")

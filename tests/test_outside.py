@@ -182,7 +182,7 @@ def test_a_model_keeps_a_head_of_the_users_own() -> None:
 
 
 def test_what_is_not_known_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="task must be one of xor-dense.*got 'walkr'"):
+    with pytest.raises(ValueError, match=r"task must be one of xor-dense.*got 'walkr'"):
         find("walkr")
 
 

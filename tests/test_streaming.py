@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 import lapse
 from lapse import Sequences, Stream
+from lapse.encoders import RecurrentEncoder
 from lapse.kernels import native
-from lapse.models import MODELS, SequenceModel, registry
+from lapse.models import SequenceModel, registry
 from lapse.streaming import Answer
 
 COMPILED = native.library() is not None
@@ -157,7 +158,7 @@ def test_the_models_of_the_paper_are_served_natively() -> None:
     if not COMPILED:
         pytest.skip("no C++ compiler")
     data = sequences()
-    served = [name for name in MODELS if Stream(model_for(data, model=name)).native]
+    served = [name for name in registry.layers() if Stream(model_for(data, model=name)).native]
     assert set(served) >= {
         "ode-lstm",
         "lstm",
@@ -175,6 +176,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "last, mean and max": ({}, {"pooling": "last+mean+max"}),
     "attention": ({}, {"pooling": "attention"}),
     "hidden readout": ({}, {"readout": "mlp", "readout_size": 20}),
+    "residual readout": ({}, {"readout": "residual", "readout_size": 20}),
     "summaries": ({"missing": 0.4}, {"summaries": True}),
     "summaries of all": ({}, {"summaries": True}),
     "clipped": ({}, {"clip": 0.5}),
@@ -186,6 +188,11 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gru-d, nothing missing": ({}, {"model": "gru-d"}),
     "starts": ({"starts": np.full(9, -20.0)}, {}),
     "static": ({"static": np.random.default_rng(1).normal(size=(9, 2))}, {"static": "state+head+table"}),
+    "state space": ({"missing": 0.3}, {"model": "state-space", "num_layers": 2}),
+    "state space, static": (
+        {"static": np.random.default_rng(1).normal(size=(9, 2))},
+        {"model": "state-space", "static": "state+head"},
+    ),
     "static, not always known": (
         {"static": np.where(np.arange(18).reshape(9, 2) % 5 == 0, np.nan, np.arange(18).reshape(9, 2))},
         {"static": "state+head+table"},
@@ -202,7 +209,7 @@ def test_every_shape_of_model_answers_as_in_a_batch(shape: str) -> None:
     model = model_for(data, **config)
     for stream in streams(model):
         check_equal(model, data, stream)
-    if COMPILED and shape != "attention":
+    if COMPILED and shape not in ("attention", "residual readout", "state space", "state space, static"):
         assert stream.native
 
 
@@ -328,6 +335,10 @@ def test_asking_is_refused_where_it_has_no_meaning(jump: SequenceModel) -> None:
     driven.push("a", 5.0, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match=r"cannot be asked between events.*form=jump"):
         driven.ask("a", 6.0)
+    scanning = Stream(model_for(sequences(), model="state-space"))
+    scanning.push("a", 5.0, [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="StateSpace cannot be asked between two events of a stream"):
+        scanning.ask("a", 6.0)
     seeing = Stream(model_for(sequences(per_step=True), model="gru-d", readout_input=True))
     seeing.push("a", 5.0, [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="sees the values of an event"):
@@ -423,6 +434,16 @@ def test_a_part_with_a_mind_of_its_own_is_left_to_torch() -> None:
     stream = Stream(model)
     assert not stream.native
     check_equal(model, sequences(), stream)
+
+    class Doubled(RecurrentEncoder):
+        def step(self, *given: Any) -> Any:
+            features, state = super().step(*given)
+            return 2 * features, state
+
+    encoder = model_for(sequences())
+    assert Stream(encoder).native == COMPILED
+    encoder.encoder.__class__ = Doubled
+    assert not Stream(encoder).native
 
 
 def test_the_id_without_an_event_for_the_longest_time_is_forgotten(jump: SequenceModel) -> None:

@@ -146,7 +146,7 @@ class Encoder(nn.Module, ABC):
             state: the states after the last event, as `step` returned them.
             timespan: (B,), the time since then, in the model's unit of time.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be asked between two events")
+        raise ValueError(f"{type(self).__name__} cannot be asked between two events of a stream")
 
     def _no_stream(self) -> str:
         return f"{type(self).__name__} reads a sequence as a whole and cannot take one event at a time"

@@ -27,8 +27,8 @@ class Part(NamedTuple):
 class Layout:
     """Where the parts of a row lie: the states of `Step` in their order, then what follows from static features.
 
-    The last parts are `static` (raw, NaN where not known), `static_seen` (preprocessed) and `offset` (what they add to
-    the raw outputs); their width is 0 where a model has no use for them.
+    The last parts are `raw_static` (as given, NaN where not known), `static_seen` (preprocessed) and `offset` (what they
+    add to the raw outputs); their width is 0 where a model has no use for them.
 
     Args:
         step: the model, one event at a time.
@@ -38,7 +38,7 @@ class Layout:
         model = step.model
         static = len(model.schema.static_inputs)
         sizes = step.state_sizes | {
-            "static": static,
+            "raw_static": static,
             "static_seen": 2 * static if model.readout.sees_static else 0,
             "offset": 0 if model.tabular is None else model.head.width,
         }
@@ -62,12 +62,12 @@ class Layout:
         model, scale = step.model, step.model.preprocessing.scale
         row: Array = np.zeros((1, self.width), scale.numpy().dtype)
         with torch.no_grad():
-            if not (count := self.parts["static"].width):
+            if not (count := self.parts["raw_static"].width):
                 self.write(row, step.begin(1))
                 return row.reshape(-1)
             given = scale.new_tensor([[math.nan] * count if static is None else static])
             numbers, known = given.nan_to_num(), ~given.isnan()
-            self.write(row, {"static": given} | step.begin(1, given))
+            self.write(row, {"raw_static": given} | step.begin(1, given))
             if (
                 self.parts["static_seen"].width
                 and (seen := model.preprocessing.static(numbers, known)) is not None
@@ -83,7 +83,7 @@ class Layout:
 
     def static(self, rows: Array) -> torch.Tensor | None:
         """(N, K), the raw static features of rows; None if the model has none."""
-        return torch.from_numpy(self._part(rows, "static")) if self.parts["static"].width else None
+        return torch.from_numpy(self._part(rows, "raw_static")) if self.parts["raw_static"].width else None
 
     def write(self, rows: Array, named: Named) -> None:
         """Put parts (N, ...), by their names, into rows."""

@@ -130,7 +130,11 @@ class NativeEngine:
 
     def _describe_readout(self, d: StreamModel, step: Step) -> None:
         """The affine maps of the readout; `mlp` has SiLU between them."""
-        maps = [part for part in step.model.readout.map.modules() if isinstance(part, nn.Linear)]
+        readout = step.model.readout.map
+        parts = list(readout) if isinstance(readout, nn.Sequential) else [readout]
+        if [type(part) for part in parts] not in ([nn.Linear], [nn.Linear, nn.SiLU, nn.Linear]):
+            raise NotServed(f"the readout {step.model.config.readout!r} is left to torch")
+        maps = [part for part in parts if isinstance(part, nn.Linear)]
         d.maps = len(maps)
         d.map_sizes = self._integers([maps[0].in_features, *(part.out_features for part in maps)])
         d.map_weights = self._pointers([self._tensor(part.weight) for part in maps])

@@ -27,8 +27,8 @@ class Part(NamedTuple):
 class Layout:
     """Where the parts of a row lie: the states of `Step` in their order, then what follows from static features.
 
-    The last parts are `raw_static` (as given, NaN where not known), `static_seen` (preprocessed) and `offset` (what they
-    add to the raw outputs); their width is 0 where a model has no use for them.
+    The last parts are `raw_static` (as given, NaN where not known), `static_seen` (preprocessed) and `offset` (what
+    they add to the raw outputs); their width is 0 where a model has no use for them.
 
     Args:
         step: the model, one event at a time.

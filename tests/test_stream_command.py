@@ -173,7 +173,3 @@ def test_what_cannot_be_done(folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["stream", str(tmp_path)], input="")
     assert result.exit_code == 1
     assert "holds no lapse model" in result.stderr
-    (tmp_path / "network-0").mkdir()
-    result = CliRunner().invoke(app, ["stream", str(tmp_path)], input="")
-    assert result.exit_code == 2
-    assert "is an ensemble of lapse fit" in " ".join(result.stderr.split())

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import lapse
 from lapse import Sequences, Stream
 from lapse.encoders import RecurrentEncoder
+from lapse.estimators import IrregularClassifier, IrregularLabeller
 from lapse.kernels import native
 from lapse.models import SequenceModel, registry
 from lapse.streaming import Answer
@@ -385,7 +386,7 @@ def test_bad_events_leave_no_trace(jump: SequenceModel, engine: int) -> None:
         stream.push_many(["a", "b"], [1.0], [[1.0, 2.0, 3.0]])
     with pytest.raises(ValueError, match="expected one value per feature"):
         stream.push_many(["a"], [1.0], np.zeros((1, 2)))
-    names = stream.step.model.schema.inputs
+    names = stream.step.schema.inputs
     by_name = push(stream, "a", 1.0, {names[2]: 3.0, names[0]: 1.0})
     np.testing.assert_array_equal(by_name, push(stream, "b", 1.0, [1.0, None, 3.0]))
 
@@ -596,6 +597,38 @@ def test_dates_are_counted_in_the_unit_of_training() -> None:
         Stream(model_for(sequences())).push("a", "2026-03-01", x)
 
 
+@pytest.mark.parametrize("per_step", [False, True])
+def test_an_ensemble_answers_as_for_whole_sequences(per_step: bool, tmp_path: Path) -> None:
+    data = sequences(count=30, missing=0.2, static=np.random.default_rng(1).normal(size=(30, 2)), unit="h")
+    if per_step:
+        labels = [np.random.default_rng(i).integers(0, 2, n) for i, n in enumerate(data.lengths)]
+        data = replace(data, targets=np.concatenate(labels).astype(np.float32), per_step=True)
+    kind = IrregularLabeller if per_step else IrregularClassifier
+    ensemble = kind(members=2, hidden_size=4, epochs=1, refit=False, bin=None).fit(data).ensemble_
+    stream, half = Stream(ensemble), Stream(ensemble)
+    assert not stream.native
+    last = {}
+    events = list(events_of(data))
+    for i in range(len(data)):
+        for one in (stream, half):
+            one.open(i, static=_static(data)[i].tolist())
+    for i, k in events:
+        last[i] = push(stream, i, float(_times(data, i)[k]), _values(data, i)[k])
+    expected = ensemble.outputs(ensemble.preparation(replace(data, targets=None, per_step=False))).numpy()
+    ends = data.offsets[1:] - 1 if per_step else np.arange(len(data))
+    np.testing.assert_allclose([last[i] for i in range(len(data))], expected[ends], rtol=1e-5, atol=2e-6)
+    for i, k in events[:50]:
+        half.push(i, float(_times(data, i)[k]), _values(data, i)[k])
+    half.snapshot(tmp_path / "half.safetensors")
+    again = Stream(ensemble)
+    again.restore(tmp_path / "half.safetensors")
+    for i, k in events[50:]:
+        last[i] = push(again, i, float(_times(data, i)[k]), _values(data, i)[k])
+    np.testing.assert_allclose([last[i] for i in range(len(data))], expected[ends], rtol=1e-5, atol=2e-6)
+    with pytest.raises(ValueError, match="cannot be asked between events"):
+        stream.ask(0, 1e6)
+
+
 def test_static_features_that_training_always_had_must_be_given() -> None:
     data = sequences(static=np.random.default_rng(1).normal(size=(9, 2)))
     stream = Stream(model_for(data))
@@ -608,7 +641,7 @@ def test_static_features_that_training_always_had_must_be_given() -> None:
 
 
 def test_wrong_arguments(jump: SequenceModel) -> None:
-    with pytest.raises(TypeError, match=r"takes a lapse\.SequenceModel, got Linear"):
+    with pytest.raises(TypeError, match=r"takes a SequenceModel or an Ensemble, got Linear"):
         Stream(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_ids must be at least 1"):
         Stream(jump, max_ids=0)

@@ -48,23 +48,18 @@ def stream(
 
     An event is `{"id": "a", "time": 12.5, "values": {"pressure": 2.1}}`, a question
     `{"id": "a", "time": 20, "ask": true}`. A bad line is answered with its number
-    and the reason. MODEL is what `SequenceModel.save` wrote, or the folder `model` of a run.
+    and the reason. MODEL is what `lapse fit` or `SequenceModel.save` wrote, or the folder
+    `model` of a run.
 
     Example: `lapse stream model --snapshot state.safetensors < events.jsonl`
     """
-    from lapse.models import SequenceModel
+    from lapse.export import load
     from lapse.streaming import Stream
     from lapse.streaming.lines import Lines
 
     if snapshot is not None:
         writable_file("--snapshot", snapshot)
-    if (model / "network-0").is_dir():
-        raise typer.BadParameter(
-            f"{model} is an ensemble of lapse fit, whose networks and trees see summaries of whole sequences; a stream "
-            "takes one model, such as the folder 'model' of a run of lapse train",
-            param_hint="MODEL",
-        )
-    live = Stream(SequenceModel.load(model), max_ids=max_ids, late=late.value)
+    live = Stream(load(model), max_ids=max_ids, late=late.value)
     if snapshot is not None and snapshot.exists():
         live.restore(snapshot)
     lines = Lines(live)

@@ -66,6 +66,34 @@ class Stepper(nn.Module, ABC):
     def outputs(self, seen: Named, static: Tensor | None = None) -> Tensor:
         """The raw outputs (M, head.width) from which the answers are made; the arguments are those of `answer`."""
 
+    def begin(self, batch_size: int, static: Tensor | None = None) -> Named:
+        """The state before the first event, maybe spelled out: what zeros stand for.
+
+        Args:
+            batch_size: the number of sequences.
+            static: (B, K), the static features; None if the training table had none.
+        """
+        return self.start(batch_size)
+
+    def fixed(self, static: Tensor) -> Named:
+        """What follows from static features alone, by name, (B, size) each, so that it need not be computed again.
+
+        Args:
+            static: (B, K), NaN where not known.
+        """
+        return {}
+
+    def between(self, timespan: Tensor, state: Named) -> Named:
+        """What the answer is made of when time has passed without another event: `answer` and `outputs` take it.
+
+        The features flow; a mean, a maximum or a summary over events stays what it was.
+
+        Args:
+            timespan: (B,), the time since the last event, in the unit of the training table.
+            state: the state after the last event.
+        """
+        raise ValueError(f"{self.described} cannot be asked between events")
+
     @abstractmethod
     def whole(self, sequences: Sequences) -> Tensor:
         """The raw outputs (M, head.width) for whole sequences at once, with which those of single steps agree.
@@ -201,24 +229,20 @@ class Step(Stepper):
         return output
 
     def begin(self, batch_size: int, static: Tensor | None = None) -> Named:
-        """The state before the first event, spelled out: what zeros stand for.
-
-        Args:
-            batch_size: the number of sequences.
-            static: (B, K), the static features; None if the model has none.
-        """
-        values = self.model.preprocessing.scale.new_zeros(batch_size, len(self.model.schema.inputs))
+        values = self.preprocessing.scale.new_zeros(batch_size, len(self.schema.inputs))
         return self._first(values, static) | {"events": values[:, :1]}
 
+    def fixed(self, static: Tensor) -> Named:
+        """`static_seen`, what the readout sees of static features, and `offset`, what they add to the raw outputs."""
+        numbers, known, found = static.nan_to_num(), ~static.isnan(), Named()
+        seen = self.preprocessing.static(numbers, known)
+        if self.model.readout.sees_static and seen is not None:
+            found["static_seen"] = seen
+        if self.model.tabular is not None:
+            found["offset"] = self.model.tabular(numbers, known)
+        return found
+
     def between(self, timespan: Tensor, state: Named) -> Named:
-        """What the answer is made of when time has passed without another event: `answer` and `outputs` take it.
-
-        The features flow; a mean, a maximum or a summary over events stays what it was.
-
-        Args:
-            timespan: (B,), the time since the last event, in the unit of the training table.
-            state: the state after the last event.
-        """
         model = self.model
         if not model.encoder.flows:
             raise ValueError(

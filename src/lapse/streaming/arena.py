@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from lapse.encoders import Named
-from lapse.models import Step
+from lapse.models import Stepper
 from lapse.sequences.ragged import Array
 
 TAKEN, LATE, BAD_TIME, BAD_VALUE, DIVERGED = range(5)  # Status of csrc/stream.h
@@ -25,61 +27,51 @@ class Part(NamedTuple):
 
 
 class Layout:
-    """Where the parts of a row lie: the states of `Step` in their order, then what follows from static features.
+    """Where the parts of a row lie: the states of a stepper in their order, then what is known of an id from the start.
 
-    The last parts are `raw_static` (as given, NaN where not known), `static_seen` (preprocessed) and `offset` (what
-    they add to the raw outputs); their width is 0 where a model has no use for them.
+    That is `raw_static`, the static features as given, NaN where not known, and what follows from them (`Stepper.fixed`).
 
     Args:
         step: the model, one event at a time.
     """
 
-    def __init__(self, step: Step) -> None:
-        model = step.model
-        static = len(model.schema.static_inputs)
-        sizes = step.state_sizes | {
-            "raw_static": static,
-            "static_seen": 2 * static if model.readout.sees_static else 0,
-            "offset": 0 if model.tabular is None else model.head.width,
-        }
-        self.states = tuple(step.state_sizes)
+    def __init__(self, step: Stepper) -> None:
+        states = step.start(1)
+        static = step.preprocessing.scale.new_zeros(1, len(step.schema.static_inputs))
+        fixed = {"raw_static": static} | (step.fixed(static) if static.shape[1] else {})
+        self.types = {name: part.dtype for name, part in states.items()}
+        self.dtype = np.dtype(str(_widest(self.types.values())).removeprefix("torch."))
         self.parts: dict[str, Part] = {}
         self.width = 0
-        for name, width in sizes.items():
-            self.parts[name] = Part(self.width, width)
-            self.width += width
+        for name, part in (states | fixed).items():
+            self.parts[name] = Part(self.width, part.shape[1])
+            self.width += part.shape[1]
 
     def __getitem__(self, name: str) -> Part:
         return self.parts[name]
 
-    def first_row(self, step: Step, static: list[float] | None) -> Array:
+    def first_row(self, step: Stepper, static: list[float] | None) -> Array:
         """(width,), the row of an id before its first event.
 
         Args:
             step: the model, one event at a time.
             static: its static features; None if nothing is known of it.
         """
-        model, scale = step.model, step.model.preprocessing.scale
-        row: Array = np.zeros((1, self.width), scale.numpy().dtype)
+        row: Array = np.zeros((1, self.width), self.dtype)
         with torch.no_grad():
-            if not (count := self.parts["raw_static"].width):
+            if count := self.parts["raw_static"].width:
+                scale = step.preprocessing.scale
+                given = scale.new_tensor([[math.nan] * count if static is None else static])
+                self.write(row, {"raw_static": given} | step.begin(1, given) | step.fixed(given))
+            else:
                 self.write(row, step.begin(1))
-                return row.reshape(-1)
-            given = scale.new_tensor([[math.nan] * count if static is None else static])
-            numbers, known = given.nan_to_num(), ~given.isnan()
-            self.write(row, {"raw_static": given} | step.begin(1, given))
-            if (
-                self.parts["static_seen"].width
-                and (seen := model.preprocessing.static(numbers, known)) is not None
-            ):
-                self.write(row, {"static_seen": seen})
-            if model.tabular is not None:
-                self.write(row, {"offset": model.tabular(numbers, known)})
         return row.reshape(-1)
 
     def read(self, rows: Array) -> Named:
         """The states, as `Step` takes them, of rows (N, width)."""
-        return {name: torch.from_numpy(self._part(rows, name)) for name in self.states}
+        return {
+            name: torch.from_numpy(self._part(rows, name)).to(dtype) for name, dtype in self.types.items()
+        }
 
     def static(self, rows: Array) -> torch.Tensor | None:
         """(N, K), the raw static features of rows; None if the model has none."""
@@ -93,6 +85,10 @@ class Layout:
     def _part(self, rows: Array, name: str) -> Array:
         place, width = self.parts[name]
         return rows[:, place : place + width]
+
+
+def _widest(types: Iterable[torch.dtype]) -> torch.dtype:
+    return functools.reduce(torch.promote_types, types)
 
 
 class Arena:

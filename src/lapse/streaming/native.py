@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lapse.kernels import native
 from lapse.kernels.programs import program_of
 from lapse.kernels.streams import StreamCall, StreamModel
-from lapse.models import Step
+from lapse.models import Step, Stepper
 from lapse.models.pooling import Last, Pool
 from lapse.streaming.arena import POLICIES, Arena, Events, Layout
 
@@ -33,7 +33,9 @@ class NativeEngine:
         late: what becomes of events that come too late: "refuse", "drop" or "clamp".
     """
 
-    def __init__(self, step: Step, layout: Layout, late: str) -> None:
+    def __init__(self, step: Stepper, layout: Layout, late: str) -> None:
+        if not isinstance(step, Step):
+            raise NotServed(f"{step.described} is left to torch")
         loaded = native.library()
         if loaded is None:
             raise NotServed("the compiled kernels cannot be had")
@@ -97,7 +99,8 @@ class NativeEngine:
         d.pool_kinds = self._integers([pool.stream_code or 0 for pool in pools])
         d.pool_places = self._integers([_first(layout, f"pool{i}_") for i in range(len(pools))])
         d.events = layout["events"].place
-        d.static_place, d.static_size = _place(layout, "static_seen"), layout["static_seen"].width
+        d.static_place = _place(layout, "static_seen")
+        d.static_size = 0 if d.static_place == NOWHERE else layout["static_seen"].width
         d.summaries, d.offset = _place(layout, "summary_last"), _place(layout, "offset")
         d.latest = _place(layout, "latest")
         if model.present is not None:

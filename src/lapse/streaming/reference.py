@@ -7,14 +7,14 @@ import math
 import numpy as np
 import torch
 
-from lapse.models import Step
+from lapse.models import Stepper
 from lapse.sequences.ragged import Array
 from lapse.solvers import SolverError
 from lapse.streaming.arena import BAD_TIME, BAD_VALUE, DIVERGED, LATE, TAKEN, Arena, Events, Layout
 
 
 class ReferenceEngine:
-    """Takes events with `Step`, all sequences of a call side by side.
+    """Takes events with a `Stepper`, all sequences of a call side by side.
 
     Args:
         step: the model, one event at a time.
@@ -22,7 +22,7 @@ class ReferenceEngine:
         late: what becomes of events that come too late: "refuse", "drop" or "clamp".
     """
 
-    def __init__(self, step: Step, layout: Layout, late: str) -> None:
+    def __init__(self, step: Stepper, layout: Layout, late: str) -> None:
         self.step, self.layout, self.late = step, layout, late
 
     def prepare(self, events: Events) -> None:

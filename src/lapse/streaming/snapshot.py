@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lapse
-from lapse.models import SequenceModel
+from lapse.models import Stepper
 from lapse.sequences.ragged import Array
 from lapse.sequences.storage import write_atomically
 
@@ -34,12 +34,12 @@ class Kept(NamedTuple):
     evicted: int
 
 
-def save(kept: Kept, model: SequenceModel, path: Path) -> None:
+def save(kept: Kept, step: Stepper, path: Path) -> None:
     """Write a snapshot, whole or not at all.
 
     Args:
         kept: the states.
-        model: the model that they are states of.
+        step: the model that they are states of.
         path: the file.
     """
     from safetensors.numpy import save as to_bytes
@@ -50,7 +50,7 @@ def save(kept: Kept, model: SequenceModel, path: Path) -> None:
     contents = {
         "format": FORMAT,
         "lapse": lapse.__version__,
-        "model": fingerprint(model),
+        "model": fingerprint(step),
         "ids": kept.ids,
         "evicted": kept.evicted,
         "arrays": _digest_of(arrays),
@@ -61,11 +61,11 @@ def save(kept: Kept, model: SequenceModel, path: Path) -> None:
     write_atomically(path, lambda file: file.write(data))
 
 
-def load(model: SequenceModel, path: Path) -> Kept:
+def load(step: Stepper, path: Path) -> Kept:
     """The states that `save` wrote; ValueError if the file is damaged or belongs to another model.
 
     Args:
-        model: the model that they must be states of.
+        step: the model that they must be states of.
         path: the file.
     """
     contents, arrays = _read(path)
@@ -73,7 +73,7 @@ def load(model: SequenceModel, path: Path) -> Kept:
         raise ValueError(f"{path} says format {contents.get('format')!r}, expected {FORMAT!r}")
     if contents["arrays"] != _digest_of(arrays):
         raise ValueError(f"{path} is damaged: the digest of its states is wrong; take it from a backup")
-    if contents["model"] != fingerprint(model):
+    if contents["model"] != fingerprint(step):
         raise ValueError(
             f"{path} is a snapshot of a stream of another model; its states mean nothing to this one"
         )
@@ -95,13 +95,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     return dict(json.loads(text)), arrays
 
 
-def fingerprint(model: SequenceModel) -> str:
-    """A digest of a model's weights and of everything that its answers depend on."""
-    digest = hashlib.sha256(
-        json.dumps([model.schema.config(), model.head.config(), str(model.config)], default=str).encode()
-    )
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+def fingerprint(step: Stepper) -> str:
+    """A digest of all that the states of a model depend on."""
+    said = [step.schema.config(), step.head.config(), step.described]
+    digest = hashlib.sha256(json.dumps(said, default=str).encode())
+    for name, tensor in (*step.named_parameters(), *step.named_buffers()):
+        digest.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

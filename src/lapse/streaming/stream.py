@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
 from lapse.heads import NonFiniteError
 from lapse.kernels.setting import chosen_backend
-from lapse.models import SequenceModel, Step
+from lapse.models import Stepper
 from lapse.sequences.ragged import Array
 from lapse.streaming.answers import Answer, Answers
 from lapse.streaming.arena import BAD_TIME, BAD_VALUE, LATE, POLICIES, TAKEN, Arena, Events, Layout
@@ -33,6 +33,14 @@ Time = float | str | datetime | np.datetime64
 Given = Mapping[str, Any] | Sequence[Any] | Array
 
 
+class Steppable(Protocol):
+    """What a stream takes: a `SequenceModel`, or an `Ensemble`."""
+
+    def stepper(self) -> Stepper:
+        """The model, one event at a time."""
+        ...
+
+
 class Stream:
     """A model that takes events one at a time, for thousands of ids, and answers after each.
 
@@ -48,7 +56,7 @@ class Stream:
     All methods may be called from several threads; events of one id are taken in the order of the calls.
 
     Args:
-        model: a trained model that reads forward only.
+        model: a trained model that reads forward only, or an ensemble of such models that `lapse fit` wrote.
         max_ids: for how many ids a state is kept. When one more comes, the id without an event for the longest time is
             forgotten; should it come again, it begins anew.
         late: what becomes of an event that is older than the last one of its id. "refuse" raises ValueError, "drop"
@@ -59,28 +67,27 @@ class Stream:
 
     def __init__(
         self,
-        model: SequenceModel,
+        model: Steppable,
         *,
         max_ids: int = 100_000,
         late: Late = "refuse",
         on_evict: Callable[[Hashable], None] | None = None,
     ) -> None:
-        if not isinstance(model, SequenceModel):
+        if not hasattr(model, "stepper"):
             raise TypeError(
-                f"a stream takes a lapse.SequenceModel, got {type(model).__name__}; an ensemble, which averages "
-                "networks with trees on summaries, answers for whole sequences only"
+                f"a stream takes a SequenceModel or an Ensemble, got {type(model).__name__}, which cannot take events "
+                "one at a time"
             )
         if max_ids < 1:
             raise ValueError(f"max_ids must be at least 1, got {max_ids}")
         if late not in POLICIES:
             raise ValueError(f"late must be one of {', '.join(map(repr, POLICIES))}, got {late!r}")
         self.late, self.max_ids = late, max_ids
-        frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-        self.step = Step(frozen)
-        self.head = frozen.head
-        self._clock = Clock(frozen.schema.unit)
-        self._values = Values("feature", frozen.schema.features)
-        self._static = Values("static feature", frozen.schema.static)
+        self.step = copy.deepcopy(model).stepper().cpu().eval().requires_grad_(False)
+        self.head, schema = self.step.head, self.step.schema
+        self._clock = Clock(schema.unit)
+        self._values = Values("feature", schema.features)
+        self._static = Values("static feature", schema.static)
         self._layout = Layout(self.step)
         self._dtype = np.dtype(str(self.step.dtype).removeprefix("torch."))
         self._residents = self._nobody()
@@ -249,7 +256,7 @@ class Stream:
             residents = self._residents
             arena, slots = residents.arena, residents.slots
             kept = snapshot.Kept(list(residents), arena.rows[slots], arena.times[slots], residents.evicted)
-        snapshot.save(kept, self.step.model, Path(path))
+        snapshot.save(kept, self.step, Path(path))
 
     def restore(self, path: str | Path) -> None:
         """Go on from a snapshot: the answers are those that the stream would have given that wrote it, to the bit.
@@ -259,7 +266,7 @@ class Stream:
         """
         from lapse.streaming import snapshot
 
-        kept = snapshot.load(self.step.model, Path(path))
+        kept = snapshot.load(self.step, Path(path))
         with self._lock:
             residents = self._residents = self._nobody()
             residents.evicted = kept.evicted
@@ -287,7 +294,7 @@ class Stream:
         return engine
 
     def _nobody(self) -> Residents:
-        return Residents(Arena(self._layout.width, self._dtype, self.max_ids))
+        return Residents(Arena(self._layout.width, self._layout.dtype, self.max_ids))
 
     def _events(self, count: int) -> Events:
         events = Events(count, self._values.size, self.head.width, self._dtype)
@@ -297,12 +304,12 @@ class Stream:
     @property
     def _may_begin_anywhere(self) -> bool:
         """Whether an id may come without static features."""
-        return all(column.optional for column in self.step.model.schema.static)
+        return all(column.optional for column in self.step.schema.static)
 
     def _row_for(self, static: list[float] | None) -> Array:
         """The row of an id before its first event."""
         if static is None and not self._may_begin_anywhere:
-            needed = [column.name for column in self.step.model.schema.static if not column.optional]
+            needed = [column.name for column in self.step.schema.static if not column.optional]
             raise ValueError(
                 f"the model needs {', '.join(needed)} of every id: open(id, static=...) before its first event"
             )

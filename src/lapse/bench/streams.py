@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import torch
 import lapse
 from lapse.bench import sizes
 from lapse.bench.race import Line, Run, Settings, line
+from lapse.export import Onnx, step_form
 from lapse.models import SequenceModel, Step
 
 IDS, FEATURES, MANY = 100, 4, 4096
@@ -34,6 +36,9 @@ def against_stepping(s: Settings) -> Iterator[Line]:
     runs = _pushing(lapse.Stream(asked), values), _stepping(asked, values)
     aim = "at most 0.015 ms"
     yield line("stream: one event", "push", "a step in torch", runs, s, aim, _agreed(asked), inner=200)
+    if find_spec("onnxruntime") is not None:
+        runs = _pushing(lapse.Stream(asked), values), _exported(asked, values, s.threads)
+        yield line("stream: onnxruntime", "push", "a step in onnxruntime", runs, s, inner=200)
     with lapse.backend("reference"):
         slow = lapse.Stream(asked)
     runs = _many(lapse.Stream(asked), values), _many(slow, values)
@@ -63,6 +68,27 @@ def _stepping(asked: SequenceModel, values: np.ndarray) -> Run:
         k = next(clock)
         answer, states[k % IDS] = step(rows[k % MANY], span, states[k % IDS])
         answer.numpy()
+
+    return once
+
+
+def _exported(asked: SequenceModel, values: np.ndarray, threads: int) -> Run:
+    """The same with the exported step."""
+    import onnxruntime
+
+    form = step_form(asked.stepper())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(Onnx().write(form), options, providers=["CPUExecutionProvider"])
+    first = {name: part[:1].numpy() for name, part in form.arguments["state"].items()}
+    states, span = dict.fromkeys(range(IDS), first), np.ones(1, np.float32)
+    clock, rows = iter(range(10**9)), list(values.astype(np.float32)[:, None])
+
+    def once() -> None:
+        k = next(clock)
+        given = {"values": rows[k % MANY], "timespan": span, **states[k % IDS]}
+        _, *after = session.run(None, given)
+        states[k % IDS] = dict(zip(first, after, strict=True))
 
     return once
 

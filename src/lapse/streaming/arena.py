@@ -29,7 +29,7 @@ class Part(NamedTuple):
 class Layout:
     """Where the parts of a row lie: the states of a stepper in their order, then what is known of an id from the start.
 
-    That is `raw_static`, the static features as given, NaN where not known, and what follows from them (`Stepper.fixed`).
+    That is `raw_static`, static features as given, NaN where not known, and what follows from them (`Stepper.fixed`).
 
     Args:
         step: the model, one event at a time.

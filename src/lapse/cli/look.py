@@ -17,7 +17,7 @@ def demo(
         "lapse-demo"
     ),
 ) -> None:
-    """The product in two minutes: four models on irregular events, a table, curves and a page; no download.
+    """Two minutes, no download: four models, a table, curves and a page.
 
     Example: `lapse demo`
     """

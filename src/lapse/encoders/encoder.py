@@ -140,7 +140,9 @@ class Encoder(nn.Module, ABC):
         raise NotImplementedError(self._no_stream())
 
     def flow(self, state: Named, timespan: Tensor) -> Tensor:
-        """The features (B, D) when time has passed since the last event, for an encoder that flows.
+        """The features (B, D) when time has passed since the last event of a stream.
+
+        An encoder may flow, see `after`, and still not have this, where its states do not hold all that it needs.
 
         Args:
             state: the states after the last event, as `step` returned them.

@@ -119,6 +119,6 @@ def advice(model: nn.Module, flow: ErrorFlow, behaviour: Behaviour) -> str:
             f"{names} has no memory that time leaves alone: try lapse.ODELSTM(..., forget_bias={bias:.1f})"
         )
     return (
-        f"{first}; count time in a larger unit (divide timespans by their median), so that decay acts less a step; "
+        f"{first}; count time in a larger unit (divide timespans by their median), so that decay acts less per step; "
         "or give the loss more to say earlier (labels at more steps, shorter sequences)."
     )

@@ -11,10 +11,10 @@ from lapse.encoders import Encoder
 from lapse.palette import Look, look_from
 from lapse.references import is_reference, known, resolve
 
-Model = type[recurrent.RNN] | type[Encoder]
+ModelClass = type[recurrent.RNN] | type[Encoder]
 
 # The eleven of the paper's tables, in their order, then those that came after it.
-MODELS: dict[str, Model] = {
+MODELS: dict[str, ModelClass] = {
     "ode-rnn": recurrent.ODERNN,
     "ct-rnn": recurrent.CTRNN,
     "lstm": recurrent.AugmentedLSTM,
@@ -35,13 +35,13 @@ MODELS: dict[str, Model] = {
 }
 
 
-def find(name: str) -> Model:
+def find(name: str) -> ModelClass:
     """The layer or encoder of a model; ValueError if there is none.
 
     Args:
         name: Its name in `MODELS`, or `package.module:Class` for one outside lapse.
     """
-    own: Model | None = known(name, MODELS, "model", "package.module:Class")
+    own: ModelClass | None = known(name, MODELS, "model", "package.module:Class")
     if own is not None:
         return own
     found = resolve(name)

@@ -8,7 +8,6 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from lapse.kernels.contract import zero_state
 from lapse.palette import DASHED, Look
 from lapse.recurrent.cell import Cell, State
 from lapse.recurrent.fields import solver_for
@@ -74,8 +73,6 @@ class NeuralCDECell(Cell):
     @property
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden_size, self.input_size)
-
-    initial_state = zero_state
 
     def step_input(self, values: Tensor, observed: Tensor | None) -> Tensor:
         mask = torch.ones_like(values) if observed is None else observed.to(values.dtype)

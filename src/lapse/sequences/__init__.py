@@ -1,4 +1,4 @@
-"""Ragged sequences of irregular events: tables in, honest splits, padded batches out."""
+"""Ragged sequences of irregular events: tables in, honest splits, batches out."""
 
 from lapse.sequences.batches import Batch as Batch
 from lapse.sequences.batches import LengthBatches as LengthBatches

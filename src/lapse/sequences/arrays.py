@@ -17,7 +17,7 @@ EXACT = 2**53  # whole numbers above this are not all float64
 
 
 @dataclass
-class Rows:
+class EventColumns:
     """The columns of a table of events before sorting; `sequence` numbers the sequence of each row."""
 
     sequence: Array  # (N,) int64, 0..S-1
@@ -26,7 +26,7 @@ class Rows:
     targets: Array | None = None  # (N, ...), one per row
 
 
-def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
+def assemble(rows: EventColumns, ids: Array, **rest: Any) -> Sequences:
     """Sort rows by sequence and time, split values into numbers and `observed`, and check the contents."""
     features = tuple(rest.get("features") or (f"feature {i}" for i in range(rows.values.shape[1])))
     lengths = np.bincount(rows.sequence, minlength=len(ids))
@@ -50,7 +50,7 @@ def assemble(rows: Rows, ids: Array, **rest: Any) -> Sequences:
     return sequences
 
 
-def _order(rows: Rows) -> Array | None:
+def _order(rows: EventColumns) -> Array | None:
     """A stable order by sequence, then time; None where the rows have it already, which saves the copies."""
     step, earlier = np.diff(rows.sequence), rows.times[1:] < rows.times[:-1]
     if not np.any((step < 0) | ((step == 0) & earlier)):
@@ -87,7 +87,7 @@ def check_not_empty(count: int) -> None:
         raise ValueError("the table is empty: expected at least one row; check the filter that made it")
 
 
-def check_rows(rows: Rows, ids: Array, lengths: Array, features: tuple[str, ...]) -> None:
+def check_rows(rows: EventColumns, ids: Array, lengths: Array, features: tuple[str, ...]) -> None:
     check_not_empty(len(ids))
     if (empty := np.flatnonzero(lengths == 0)).size:
         raise ValueError(
@@ -102,7 +102,7 @@ def check_rows(rows: Rows, ids: Array, lengths: Array, features: tuple[str, ...]
     _check_values(rows, ids, features)
 
 
-def _check_values(rows: Rows, ids: Array, features: tuple[str, ...]) -> None:
+def _check_values(rows: EventColumns, ids: Array, features: tuple[str, ...]) -> None:
     too_large = (rows.values >= BEYOND_FLOAT32) | (rows.values <= -BEYOND_FLOAT32)
     if (bad := np.argwhere(too_large)).size:
         row, column = bad[0]
@@ -169,7 +169,7 @@ def read_arrays(
     clocks = [_times(t, i) for i, t in enumerate(times)]
     lengths = np.array([len(clock) for clock in clocks], np.int64)
     named = np.arange(len(times)) if ids is None else per_sequence_array(ids, "ids")
-    rows = Rows(
+    rows = EventColumns(
         sequence=np.repeat(np.arange(len(times)), lengths),
         times=_flat(clocks),
         values=_flat([_columns(v, t, i) for i, (v, t) in enumerate(zip(values, clocks, strict=True))], 1),

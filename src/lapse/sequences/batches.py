@@ -16,8 +16,8 @@ from lapse.arguments import check_count, check_flag
 from lapse.rows import Rows
 from lapse.sequences.ragged import Array, Sequences, concatenated_ranges
 
-# Sequences may swap places with others up to a tenth longer or shorter: enough to make every epoch's
-# batches new, at the price of a few percent of padding.
+# Sequences may swap places with others up to a tenth longer or shorter. That makes every epoch's batches new, and
+# sequences that share a batch still end at nearly the same step.
 MIXING = 0.1
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lapse.arguments import as_names, check_flag
-from lapse.sequences.arrays import Rows, assemble, check_not_empty, split_missing, target_array
+from lapse.sequences.arrays import EventColumns, assemble, check_not_empty, split_missing, target_array
 from lapse.sequences.columns import first_bad, number_column, time_column, value_column
 from lapse.sequences.ragged import Array, Sequences, plain
 
@@ -42,7 +42,7 @@ def read_wide(
     times, dates = time_column(table[time], unit)
     columns, words = _read_values([table[name] for name in features])
     whole = _PerSequence(table, id, ids, sequence, per_id)
-    rows = Rows(sequence, times, columns)
+    rows = EventColumns(sequence, times, columns)
     rest: dict[str, Any] = whole.others(statics, group, weight)
     rest["categories"] |= words
     if per_step and targets:
@@ -87,7 +87,7 @@ def _read_values(columns: list[nw.Series[Any]]) -> tuple[Array, dict[str, tuple[
     return np.column_stack([numbers for numbers, _ in read]), words
 
 
-def _pivot(sequence: Array, times: Array, column: Array, value: Array, width: int) -> Rows:
+def _pivot(sequence: Array, times: Array, column: Array, value: Array, width: int) -> EventColumns:
     """One row for each (sequence, time); a variable that comes again then opens a further row."""
     order = np.lexsort((column, times, sequence))
     sequence, times, column, value = sequence[order], times[order], column[order], value[order]
@@ -100,7 +100,7 @@ def _pivot(sequence: Array, times: Array, column: Array, value: Array, width: in
     new[1:] = (np.diff(sequence) != 0) | ~(np.diff(times) == 0) | (np.diff(repeat) != 0)
     wide = np.full((np.count_nonzero(new), width), np.nan)
     wide[np.cumsum(new) - 1, column] = value
-    return Rows(sequence[new], times[new], wide)
+    return EventColumns(sequence[new], times[new], wide)
 
 
 def _run_position(continues: Array) -> Array:

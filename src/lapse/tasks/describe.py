@@ -179,7 +179,7 @@ def _drawn(one: Sequences, feature: int, shown: slice) -> tuple[Text, str, str]:
 
 
 def sparkline(values: Array) -> str:
-    """One block a value, from the least (▁) to the most (█); a dot where nothing was observed."""
+    """One block per value, from the least (▁) to the most (█); a dot where nothing was observed."""
     low, high = np.nanmin(values), np.nanmax(values)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     levels = np.nan_to_num((values - low) * scale).round().astype(int)

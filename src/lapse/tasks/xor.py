@@ -158,7 +158,9 @@ def _task(name: str, summary: str, loader: Any) -> Task:
     )
 
 
-DENSE = _task("xor-dense", "parity of random bits, 32 unless told otherwise, one event a bit", load_dense)
+DENSE = _task("xor-dense", "parity of random bits, 32 unless told otherwise, one event per bit", load_dense)
 EVENT = _task(
-    "xor-event", "parity of random bits, 32 unless told otherwise, one event a run of equal bits", load_event
+    "xor-event",
+    "parity of random bits, 32 unless told otherwise, one event per run of equal bits",
+    load_event,
 )

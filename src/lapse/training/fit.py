@@ -197,7 +197,7 @@ def _contained_lightning() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"lightning\..*")
-            # Batches are padded once, in this process: workers would only copy them.
+            # Batches are gathered in this process: workers would only copy them.
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             yield
     except SystemExit as error:

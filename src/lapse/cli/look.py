@@ -17,7 +17,7 @@ def demo(
         "lapse-demo"
     ),
 ) -> None:
-    """Two minutes, no download: four models, a table, curves and a page.
+    """Two minutes without a download: four models, a table and a page.
 
     Example: `lapse demo`
     """

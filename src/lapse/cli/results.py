@@ -92,7 +92,7 @@ def gradients(
     hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1)] = 128,
     seed: Seed = 0,
 ) -> None:
-    """The theory's figures and numbers: error flow, Jacobians, theorems, loss surfaces.
+    """The theory in figures: error flow, Jacobians and theorems.
 
     Example: `lapse gradients --models ode-rnn,ode-lstm --lags 64 -o theory`
     """

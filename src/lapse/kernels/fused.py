@@ -98,7 +98,7 @@ class _Unroll(torch.autograd.Function):
         differentiable = taped and any(ctx.needs_input_grad)
         tape_size = job.plan.tape_size(job.rows, job.every) if differentiable else 0
         found = passes.forward(job, tape_size, inputs)
-        ctx.cell, ctx.job, ctx.finite = cell, job, found.finite
+        ctx.cell, ctx.job, ctx.call = cell, job, found.call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs, found.kept)
         return found.output, *found.final
@@ -111,7 +111,8 @@ class _Unroll(torch.autograd.Function):
         if torch.is_grad_enabled() or not ordinary:
             found = _backward_reference(ctx.cell, ctx.job, inputs, grads, wanted)
         else:
-            found = passes.backward(ctx.job, kept, ctx.finite, inputs, grads, wanted)
+            call = native.Call.from_buffer_copy(ctx.call)
+            found = passes.backward(ctx.job, call, kept, inputs, grads, wanted)
         return None, None, None, *found
 
 

@@ -60,7 +60,7 @@ def _unroll(
     plan = _plan(program, inputs[0].dtype)
     job = Job.of(text.read(program), plan, rows, states, every)
     found = passes.forward(job, plan.most_tape(rows.batch_size, rows.size, every) if keep else 0, inputs)
-    numbers = torch.tensor([job.every, job.threads, job.block, found.finite])
+    numbers = torch.tensor([job.every, job.threads, job.block, found.call.finite])
     return [found.output, *found.final, *([found.kept, numbers] if keep else [])]
 
 
@@ -81,7 +81,9 @@ def _unroll_backward(
     rows = Rows(lengths, starts, stride, inputs[0].shape[0], room, backward=backward)
     every, threads, block, finite = numbers.tolist()
     job = Job(text.read(program), _plan(program, kept.dtype), rows, states, every, threads, block)
-    found = passes.backward(job, kept, finite, inputs, pulls, wanted)
+    call = job.call()
+    call.finite = finite
+    found = passes.backward(job, call, kept, inputs, pulls, wanted)
     return [grad for grad in found if grad is not None]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ BLOCK_ROWS = 64  # a block's step stays in the second-level cache; products of f
 SMALL_CALL = 2_000_000  # multiplications; below this a second thread costs more than it brings
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What a pass needs beside its tensors.
 
     The backward pass needs what the forward pass had: the layout of the tape depends on threads and blocks, and torch's
@@ -60,21 +59,20 @@ class Job:
         return call
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What a forward pass returns.
 
     Args:
         output: (M, H), zeros in the padding.
         final: The state of each row after its last step.
         kept: What the backward pass needs: the packed weights and, behind them, the tape.
-        finite: Whether all weights are finite.
+        call: The arguments of the library, as the backward pass takes them.
     """
 
     output: Tensor
     final: list[Tensor]
     kept: Tensor
-    finite: int
+    call: native.Call
 
 
 def forward(job: Job, tape_size: int, inputs: Sequence[Tensor]) -> Result:
@@ -86,7 +84,7 @@ def forward(job: Job, tape_size: int, inputs: Sequence[Tensor]) -> Result:
         inputs: The input (M, I), the gaps (M,), the states before the first step and the tensors of the program.
     """
     plan, dtype, call = job.plan, inputs[0].dtype, job.call()
-    x, spans, *rest = (tensor.contiguous() for tensor in inputs)
+    x, spans, *rest = [tensor.contiguous() for tensor in inputs]
     start, weights = rest[: job.states], rest[job.states :]
     widths = [port.row_stride for port in job.program.states]
     places, rows = job.rows.size, job.rows.batch_size
@@ -102,13 +100,13 @@ def forward(job: Job, tape_size: int, inputs: Sequence[Tensor]) -> Result:
     plan.forward(call)
     if call.failed_step >= 0:
         raise _failure(job, spans, call.failed_row, call.failed_step)
-    return Result(output, final, kept, call.finite)
+    return Result(output, final, kept, call)
 
 
 def backward(
     job: Job,
+    call: native.Call,
     kept: Tensor,
-    finite: int,
     inputs: Sequence[Tensor],
     pulls: Sequence[Tensor | None],
     wanted: Sequence[bool],
@@ -117,16 +115,15 @@ def backward(
 
     Args:
         job: The job of the forward pass.
-        kept: What it kept.
-        finite: Whether all weights are finite.
+        call: The arguments of the library, as the forward pass left them; a copy, since they are changed here.
+        kept: What the forward pass kept.
         inputs: What went into it. They need not lie where they lay: hooks on saved tensors may have moved them.
         pulls: The gradients of the output and of each final state; None where nothing depends on one.
         wanted: Which of `inputs` are to have a gradient.
     """
-    call, x, spans = job.call(), inputs[0].contiguous(), inputs[1].contiguous()
+    x, spans = inputs[0].contiguous(), inputs[1].contiguous()
     call.input, call.spans, call.packed = x.data_ptr(), spans.data_ptr(), kept.data_ptr()
     call.tape = call.packed + job.plan.packed_size * kept.dtype.itemsize
-    call.finite = finite
     grads = [None if g is None else _contiguous(g) for g in pulls]
     results = [
         torch.empty_like(t, memory_format=torch.contiguous_format) if w else None

@@ -11,7 +11,7 @@ from lapse.export.forms import Form
 from lapse.models import Stepper
 from lapse.sequences import Batch, Sequences
 
-SEQUENCES, EVENTS = 8, 12  # so many random sequences, of up to so many events
+SEQUENCES, EVENTS = 8, 12  # the number of random sequences, and the most events that one of them has
 
 
 @torch.no_grad()

@@ -179,7 +179,7 @@ class Head(nn.Module, ABC):
         """(M,): a contrast of raw outputs (M, width) as a reader is told it, such as a probability."""
         return output @ self.contrasts[name].to(output)
 
-    # What follows.
+    # What follows from these methods.
 
     def targets(self, batch: Batch) -> Targets:
         """The batch's targets, checked, one row per prediction."""

@@ -52,7 +52,7 @@ class Fused:
     ) -> tuple[Tensor, State] | None:
         written, parts = program_of(cell)
         if state is None:
-            # The library makes zeros by itself.
+            # Where a cell starts from zeros, no state is passed: the library makes them by itself.
             zeros = getattr(cell.initial_state, "__func__", None) is zero_state
             state = () if zeros else initial_state(cell, input, rows)
         tensors = self._tensors(written, parts, input, state, timespans)
@@ -139,7 +139,7 @@ def _backward_reference(
         if not create_graph:
             inputs = [t.detach().requires_grad_(w) for t, w in zip(inputs, wanted, strict=True)]
         x, spans, state, tensors = inputs[0], inputs[1], inputs[2 : 2 + job.states], inputs[2 + job.states :]
-        # What a cell computes from its parameters has no gradient of its own here: theirs is whole.
+        # A tensor that the cell computes from its parameters gets no gradient here: those of the parameters hold it.
         own = dict(cell.named_parameters()) | dict(cell.named_buffers())
         named = {
             f"cell.{name}": t for name, t in zip(job.program.tensors, tensors, strict=True) if name in own
@@ -148,7 +148,7 @@ def _backward_reference(
             _Loop(cell), named, (x, tuple(state) or None, spans, job.rows), strict=False
         )
         sources = [t for t, w in zip(inputs, wanted, strict=True) if w]
-        # A clock depends on the gaps alone, and nobody may look at a final state.
+        # An output may need no gradient, as a clock that depends on the gaps alone, or may be one that nobody has used.
         kept = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad and g is not None]
         if not kept:
             return [None] * len(wanted)

@@ -52,5 +52,5 @@ def _give_back(raw: np.ndarray) -> None:
     if len(raw) > KEPT_BYTES:
         return
     if sum(size * len(idle) for size, idle in _idle.copy().items()) + len(raw) > KEPT_BYTES:
-        _idle.clear()  # of other work than now
+        _idle.clear()  # what lies idle was made for other work than what is done now
     _idle.setdefault(len(raw), []).append(raw)

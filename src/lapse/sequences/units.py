@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# How many nanoseconds one of each is.
+# The length of each unit in nanoseconds.
 NANOSECONDS = {
     "ns": 1,
     "us": 10**3,

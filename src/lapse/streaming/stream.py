@@ -318,7 +318,7 @@ class Stream:
     def _first_row_of(self, new: Sequence[Hashable]) -> Array | None:
         """What the rows of new ids begin with, if there are any; ValueError if each of them needs static features."""
         if new and self._first_row is None:
-            self._row_for(None)  # raises
+            self._row_for(None)  # raises, and says what is missing
         return self._first_row
 
     def _known_slot(self, id: Hashable) -> int:
@@ -358,12 +358,12 @@ class Stream:
         except (TypeError, ValueError):
             fits = False
         if not fits:
-            to[:] = self._values.numbers(values)  # says what is wrong
+            to[:] = self._values.numbers(values)  # or it raises, and says what is wrong
 
     def _read_many(self, values: Any) -> Array:
         if isinstance(values, np.ndarray) and self._values.plain and values.ndim == 2:
             if values.shape[1] != self._values.size:
-                self._values.numbers(values[0])  # says what is wrong
+                self._values.numbers(values[0])  # raises, and says what is wrong
             return values
         return np.array([self._values.numbers(one) for one in values], self._dtype).reshape(
             -1, self._values.size

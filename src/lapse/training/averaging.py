@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-RECENT = 10  # an exponential average reaches back over about one of so many steps
+RECENT = 10  # an exponential average reaches back over about a tenth of the steps so far,
 LEAST_SHARE = 1e-3  # but never over more than the last thousand
 TAIL = 0.25  # share of all steps whose weights count the same in a stochastic weight average
 

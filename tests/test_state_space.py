@@ -12,6 +12,7 @@ from lapse.encoders import Observations, StateSpace
 from lapse.encoders.state_space import _product
 from lapse.kernels import native
 from lapse.rows import Rows
+from lapse.runs import RunConfig
 
 LENGTHS = [5, 1, 8]
 
@@ -99,3 +100,11 @@ def test_the_whole_encoder_compiles_for_any_length() -> None:
         given = observations(lengths)
         found = run(given.values, given.observed, given.timespans, torch.tensor(lengths))
         torch.testing.assert_close(found, model(given).steps)
+
+
+def test_what_the_table_decides_and_what_only_layers_have_are_no_settings():
+    config = RunConfig("mini-digits", "state-space")
+    assert config.with_setting("state_size", 7).model_options == {"state_size": 7}
+    for name in ("missing", "static_size", "bidirectional"):
+        with pytest.raises(ValueError, match=f"there is no setting '{name}'"):
+            config.with_setting(name, True)

@@ -43,8 +43,6 @@ from lapse.training import Fitted, TrainConfig, evaluate, fit
 RESULT = "result.json"
 MODEL = "model"  # the folder, in that of a run, that holds the model it has trained
 SIZES = ("hidden_size", "num_layers")
-# What a run may ask of every layer, with its defaults.
-LAYER_OPTIONS = {"dropout": 0.0, "bidirectional": False}
 
 
 class UnreadableResult(ValueError):
@@ -100,7 +98,8 @@ class RunConfig:
             value: its value; a ValueError says if it is none for this setting.
         """
         train = [f"train.{field.name}" for field in dataclasses.fields(TrainConfig)]
-        task, model = find_task(self.task).options, {**default_options(self.model), **LAYER_OPTIONS}
+        task = find_task(self.task).options
+        model = {**default_options(self.model), **declared(self.model, "shared_options", {})}
         if name in train:
             changed = dataclasses.replace(self.train, **{name.removeprefix("train."): value})
             return dataclasses.replace(self, train=changed)

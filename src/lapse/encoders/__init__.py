@@ -1,5 +1,6 @@
 """What turns events into features: the contract, and those that meet it."""
 
+from lapse.encoders.encoder import FROM_THE_TABLE as FROM_THE_TABLE
 from lapse.encoders.encoder import Encoder as Encoder
 from lapse.encoders.encoder import Features as Features
 from lapse.encoders.encoder import Named as Named

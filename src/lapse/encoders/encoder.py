@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from lapse.recurrent import Cell
 from lapse.rows import Rows
 
+FROM_THE_TABLE = ("missing", "static_size")
+"""The arguments of an encoder that follow from the table, so that no option may set them."""
+
 Named = dict[str, Tensor]
 """States by name, one row per sequence."""
 

@@ -86,10 +86,11 @@ def declared(name: str, attribute: str, default: Any) -> Any:
 
 
 def default_options(name: str) -> dict[str, Any]:
-    """The options of a model's constructor with their defaults, sizes and the options of every layer left out."""
+    """The options of a model's constructor with their defaults; sizes, and what the table decides, are left out."""
     constructor = declared(name, "__init__", lambda self: None)
     parameters = inspect.signature(constructor).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+    options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+    return {option: default for option, default in options.items() if option not in encoders.FROM_THE_TABLE}
 
 
 def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class RNN(nn.Module):
     - `takes_missing`: whether it is told which features were observed.
     - `paper_options`: the options that the `paper` preset gives it.
     - `past_options`: what the absence of an option in a stored config means, where its default has changed since.
+    - `shared_options`: the options of every layer that a run may set, with their defaults.
 
     Args:
         input_size: The number of features of an observation.
@@ -63,6 +64,7 @@ class RNN(nn.Module):
     forms: ClassVar[Mapping[str, type[Cell]]] = {}
     paper_options: ClassVar[Mapping[str, Any]] = {}
     past_options: ClassVar[Mapping[str, Any]] = {}
+    shared_options: ClassVar[Mapping[str, Any]] = {"dropout": 0.0, "bidirectional": False}
     takes_missing: bool = False
 
     def __init__(

@@ -28,7 +28,7 @@ from lapse.kernels.program import Program
 from lapse.kernels.programs import program_of
 from lapse.recurrent import Cell
 from lapse.rows import Rows
-from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, Solver
+from lapse.solvers import DOPRI5, EULER, HEUN, RK4, Adaptive, Exponential, FixedStep, SemiImplicit, Solver
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
 
@@ -50,6 +50,7 @@ SOLVERS: dict[type[Cell], list[Solver | None]] = {
     recurrent.CTLSTMCell: [None],
     recurrent.PhasedLSTMCell: [None],
     recurrent.AugmentedLSTMCell: [None],
+    recurrent.LTCCell: [SemiImplicit(1), SemiImplicit(6)],
     recurrent.CfCCell: [None],
     recurrent.NoGateCfCCell: [None],
     recurrent.PureCfCCell: [None],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lapse.kernels.builder import BEFORE, Builder, NotCovered
 from lapse.palette import SOLID, Look
 from lapse.recurrent.fields import DrivenCell, solver_for
 from lapse.recurrent.rnn import RNN, LayerOptions
@@ -43,8 +44,35 @@ class Synapses(nn.Module):
 
     def forward(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_s a E and Σ_s a for every unit, (B, units) each, from the sources (B, sources)."""
-        a = F.softplus(self.weight) * torch.sigmoid(self.slope * (v.unsqueeze(-2) - self.threshold))
+        a = self.conductance * torch.sigmoid(self.slope * (v.unsqueeze(-2) - self.threshold))
         return (a * self.reversal).sum(-1), a.sum(-1)
+
+    @property
+    def conductance(self) -> Tensor:
+        """The largest conductance w of each synapse, (units, sources)."""
+        return F.softplus(self.weight)
+
+    def matrices(self, p: Builder, name: str) -> list[int]:
+        """The weights as parameters of a program.
+
+        Args:
+            p: The program of the cell.
+            name: The name of this module in the cell.
+        """
+        names = ("conductance", "slope", "threshold", "reversal")
+        return [p.matrix(f"{name}.{kind}", *self.weight.shape) for kind in names]
+
+    def program(self, p: Builder, matrices: list[int], v: int, pull: int) -> None:
+        """Write both sums as one operation.
+
+        Args:
+            p: The program of the cell.
+            matrices: The weights.
+            v: The register of the sources.
+            pull: The first of the two registers for the sums.
+        """
+        p.emit("Synapses", v, pull, pull + 1, parameters=matrices)
+        p.multiplications += self.weight.numel()
 
 
 class LTCField(nn.Module):
@@ -86,6 +114,35 @@ class LTCField(nn.Module):
         return source - rate * state
 
 
+class _LTCSlopes:
+    """The semi-implicit sub-step of an `LTCField` as operations; other solvers are not covered."""
+
+    def __init__(self, p: Builder, field: LTCField, name: str, drive: int) -> None:
+        self.synapses, self.drive, size = field.recurrent, drive, p.size(drive)
+        self.matrices = self.synapses.matrices(p, f"{name}.recurrent")
+        self.vectors = [
+            p.vector(f"{name}.leak", size, transform="softplus"),
+            p.vector(f"{name}.resting", size),
+            p.vector(f"{name}.capacitance", size, transform="softplus"),
+        ]
+
+    def slope(self, p: Builder, y: int, steps: int) -> int:
+        raise NotCovered("no operations for an explicit step of an LTC")
+
+    def begin(self, p: Builder, steps: int, order: int) -> None:
+        raise NotCovered("no operations for an exponential step of an LTC")
+
+    def exponential(self, p: Builder, y: int, out: int, steps: int) -> None:
+        raise NotCovered("no operations for an exponential step of an LTC")
+
+    def semi_implicit(self, p: Builder, y: int, out: int, steps: int) -> None:
+        """Write one sub-step from the register `y` to `out`."""
+        pull = p.register(p.size(out), 2)
+        self.synapses.program(p, self.matrices, y, pull)
+        registers = pull, pull + 1, self.drive, self.drive + 1, y, out
+        p.emit("LTCStep", *registers, parameters=self.vectors, numbers=[steps])
+
+
 class LTCCell(DrivenCell):
     """LTC, the liquid time-constant network: a damped ODE whose damping depends on the input and the state.
 
@@ -109,6 +166,13 @@ class LTCCell(DrivenCell):
     def __init__(self, input_size: int, hidden_size: int, *, solver: Solver | str | None = None) -> None:
         field = LTCField(input_size, hidden_size)
         super().__init__(input_size, hidden_size, field, solver_for(field, solver, SemiImplicit(steps=6)))
+
+    def program(self, p: Builder) -> None:
+        n, x = self.hidden_size, p.input(self.input_size)
+        h, drive = p.state(n), p.register(n, 2)
+        sensory = self.field.sensory
+        sensory.program(p, sensory.matrices(p, "field.sensory"), x, drive)
+        p.solve(self.solver, _LTCSlopes(p, self.field, "field", drive), h | BEFORE, h)
 
 
 class LTC(RNN):

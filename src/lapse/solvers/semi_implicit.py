@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lapse.arguments import check_count
 from lapse.solvers.base import Configurable, check_finite, check_semilinear, check_spans
+from lapse.solvers.program import NotCovered, Operations, sub_steps
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,9 @@ class SemiImplicit(Configurable):
             source, rate = f.semilinear(y, *drive)
             y = (y + h * source) / (1 + h * rate)
         return check_finite(y, timespans, self.steps)
+
+    def program(self, p: Operations, slopes: Any, y: int, out: int) -> None:
+        """Write the solve from the register `y` to `out` as operations of the fused loop."""
+        if not hasattr(slopes, "semi_implicit"):
+            raise NotCovered("no operations for a semi-implicit step of this field")
+        sub_steps(p, self.steps, slopes.semi_implicit, y, out)

@@ -11,6 +11,7 @@
 #include "ops/gru.h"
 #include "ops/linear.h"
 #include "ops/lstm.h"
+#include "ops/ltc.h"
 #include "ops/phased_lstm.h"
 #include "ops/slopes.h"
 
@@ -25,7 +26,8 @@ namespace lapse {
   X(Reset) X(GRUSlope) X(GRUExponential) X(Blend) X(Fade) X(Impute)                                                    \
   X(Clock) X(Phase) X(PhasedBlend)                                                                                     \
   X(TraceDecay) X(TraceRead) X(TraceStore)                                                                             \
-  X(LeCunTanh) X(SiLU) X(ClosedForm) X(PureSolution)
+  X(LeCunTanh) X(SiLU) X(ClosedForm) X(PureSolution)                                                                   \
+  X(Synapses) X(LTCStep)
 
 enum Code : int32_t {
 #define LAPSE_CODE(name) k##name,

@@ -17,7 +17,7 @@ import lapse
 from lapse import RNN, TASKS
 from lapse.gradients.theorems import irregular_batch
 from lapse.kernels.programs import written
-from lapse.models.registry import MODELS, Model, label_of, look_of
+from lapse.models.registry import MODELS, ModelClass, label_of, look_of
 from lapse.palette import PAGE_WIDTH, drawing
 from lapse.recurrent import Cell
 from lapse.report.collection import Collection
@@ -46,7 +46,7 @@ class Words:
         return Words(paragraphs[0], "\n".join(equations), "\n\n".join(plain))
 
 
-def cells(model: Model) -> dict[str, Cell]:
+def cells(model: ModelClass) -> dict[str, Cell]:
     """The cells of a recurrent layer by the name of their form; none for another encoder."""
     if not issubclass(model, RNN):
         return {}
@@ -71,7 +71,7 @@ def page(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def definitions(model: Model, forms: dict[str, Cell]) -> Iterator[str]:
+def definitions(model: ModelClass, forms: dict[str, Cell]) -> Iterator[str]:
     """The equations of each form, with their sources; those of the class itself for what has no cells."""
     yield "## Equations"
     kinds = {form: type(cell) for form, cell in forms.items()} or {"": model}

@@ -130,6 +130,8 @@ def _draw_solver(r: random.Random, cell: Any) -> str:
     if not hasattr(cell, "solver") or r.random() < 0.2:
         return ""
     steps = r.choice([1, 1, 2, 3, 5])
+    if isinstance(cell, recurrent.LTCCell):  # whose synapses have operations for its own kind of step alone
+        return f"SemiImplicit({steps})"
     if hasattr(cell.field, "semilinear") and r.random() < 0.4:
         order = r.choice([1, 2]) if isinstance(cell.field, recurrent.fields.TanhField) else 1
         return f"Exponential({steps}, order={order})"

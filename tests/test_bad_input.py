@@ -293,8 +293,11 @@ ESTIMATORS = [
 
 ENTRIES = {entry.name: entry for entry in (*LAYERS, *SOLVERS, *DATA, *MODELLING, *ESTIMATORS)}
 GOOD: dict[str, Callable[[Any], bool]] = {
-    "gru-d observed: torch.int64": lambda found: bool(found[0].isfinite().all()),
-    "gru-d observed: torch.bool": lambda found: bool(found[0].isfinite().all()),
+    **{
+        f"{name} observed: {kind}": lambda found: bool(found[0].isfinite().all())
+        for name in ("gru-d", "neural-cde")
+        for kind in ("torch.int64", "torch.bool")
+    },
     "ODELSTM(solver): none": lambda layer: layer.cells[0].solver == lapse.FixedStep(lapse.EULER, 4),
     "Sequences.from_frame(static): empty": lambda s: s.static is None,
     "Sequences.from_frame(per_id): none": lambda s: len(s) == 2,

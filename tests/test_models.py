@@ -170,7 +170,7 @@ def test_differences_from_features_that_do_not_fit_the_target():
     [
         ({"model": "lstmm"}, r"model must be one of ode-rnn.*got 'lstmm'"),
         ({"pooling": "last+sum"}, "pooling must be one of 'last', 'mean', 'max', 'attention', got 'sum'"),
-        ({"readout": "every"}, "readout must be one of 'linear', 'mlp', got 'every'"),
+        ({"readout": "every"}, "readout must be one of 'linear', 'mlp', 'residual', got 'every'"),
         ({"static": "body"}, "static must be one of 'state', 'head', 'table', got 'body'"),
         ({"scaling": "minmax"}, "scaling must be one of 'none', 'standard', 'robust', got 'minmax'"),
         ({"clip": 0.0}, "clip is a positive number of scales"),

@@ -94,7 +94,9 @@ def test_the_parts_of_a_model_can_be_set_on_the_command_line() -> None:
     assert config.model_config(TASKS["walker"]).readout_size == 512
     assert RunConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     assert departures(config) == {**config.architecture, "form": "driven", "hidden_size": 128}
-    with pytest.raises(typer.BadParameter, match="readout must be one of linear, mlp, got 'deep'"):
+    with pytest.raises(
+        typer.BadParameter, match="readout must be one of 'linear', 'mlp', 'residual', got 'deep'"
+    ):
         configure("walker", "ode-lstm", "default", 0, ["readout=deep"])
 
 

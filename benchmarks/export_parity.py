@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from lapse import MODELS, SequenceModel, Sequences, export
-from lapse.models import Step
-from lapse.models.registry import find
+from lapse.models.registry import default_options, find
 
 FORMATS = ("torch", "onnx")
 
@@ -37,11 +36,9 @@ def rows(names: list[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """What a row is called, the model and its options: the default, every other form, and one solver that adapts."""
     for name in names:
         yield name, name, {}
-        forms = find(name).forms
-        default = MODELS[name](1, 1).cells[0] if forms else None
-        for form, cell in forms.items():
-            if type(default) is not cell:
-                yield f"{name}, {form}", name, {"form": form}
+        others = [form for form in find(name).forms if form != default_options(name).get("form")]
+        for form in others:
+            yield f"{name}, {form}", name, {"form": form}
     yield "any with a solver that adapts", "ode-lstm", {"solver": "dopri5"}
 
 
@@ -49,8 +46,9 @@ def compared(name: str, options: dict[str, Any], form: str) -> list[str]:
     """The largest difference of each format, or the reason why there is none."""
     torch.manual_seed(0)
     settings = {"hidden_size": 32, "static": "state+head", "pooling": "last+mean"}
-    step = Step(SequenceModel.for_data(data(), model=name, options=options, **settings))
+    model = SequenceModel.for_data(data(), model=name, options=options, **settings)
     try:
+        step = model.stepper()
         made = export.FORMS[form](step)
         files = [(export.FORMATS[format], export.FORMATS[format].write(made)) for format in FORMATS]
         return [f"{export.largest_difference(step, made, kind.read(file, made)):.0e}" for kind, file in files]

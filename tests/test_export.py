@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import lapse
 from example_models import model_for, sequences
-from lapse import MODELS, Sequences, export
+from lapse import Sequences, export
 from lapse.cli import app
 from lapse.export.parity import random_sequences
 from lapse.models import SequenceModel, Step
 from lapse.models.registry import layers
-from test_step import EVERY, ONCE, restless, with_holes
+from test_step import EVERY, ONCE, STEPPED, restless, with_holes
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "once": ({"missing": True, "static": True}, ONCE),
@@ -54,7 +54,7 @@ def program_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-CELLS = [(name, {}) for name in MODELS] + [
+CELLS = [(name, {}) for name in STEPPED] + [
     (name, {"form": form}) for name, layer in layers().items() for form in layer.forms
 ]
 

@@ -144,16 +144,16 @@ class StateSpace(Encoder):
 
     def start(self, values: Tensor, static: Tensor | None) -> Named:
         named = {
-            f"layer{i}": values.new_zeros(len(values), layer.enter.out_features)
+            f"layer{i}": values.new_zeros(values.shape[0], layer.enter.out_features)
             for i, layer in enumerate(self._layers())
         }
-        return named if self.static is None else named | {"static": self.static(static)}
+        return named if self.static is None else named | {"drive": self.static(static)}
 
     def step(
         self, values: Tensor, observed: Tensor | None, timespan: Tensor, state: Named
     ) -> tuple[Tensor, Named]:
         output = self.enter(with_flags(values, observed))
-        output = output + state["static"] if self.static is not None else output
+        output = output + state["drive"] if self.static is not None else output
         after = dict(state)
         for i, layer in enumerate(self._layers()):
             output, after[f"layer{i}"] = layer.step(output, timespan, state[f"layer{i}"])

@@ -24,7 +24,9 @@ class WholeSequence(nn.Module):
 
     def __init__(self, step: Stepper) -> None:
         super().__init__()
-        self.step, self.start = step, step.start(1)
+        self.step = step
+        # Not the tensors themselves, which a captured graph would keep.
+        self.states = {name: (part.shape[1], part.dtype) for name, part in step.start(1).items()}
 
     def forward(
         self, values: Tensor, timespans: Tensor, lengths: Tensor, static: Tensor | None = None
@@ -52,13 +54,15 @@ class WholeSequence(nn.Module):
         """What the answers are made of after every event, (B, T, size) each."""
 
         def one(carried: tuple[Tensor, ...], event: tuple[Tensor, Tensor]) -> tuple[Any, Any]:
-            state = dict(zip(self.start, carried, strict=True))
+            state = dict(zip(self.states, carried, strict=True))
             seen, after = self.step.advance(*event, state, static)
             # Copies, because a loop's outputs may not share memory with what it carries.
-            return tuple(after[name] for name in self.start), tuple(
+            return tuple(after[name] for name in self.states), tuple(
                 seen[name].clone() for name in self.step.seen_names
             )
 
-        start = tuple(part.new_zeros(values.shape[0], part.shape[1]) for part in self.start.values())
+        start = tuple(
+            values.new_zeros(values.shape[0], size, dtype=dtype) for size, dtype in self.states.values()
+        )
         _, found = scan(one, start, (values.transpose(0, 1), timespans.transpose(0, 1)))
         return {name: part.transpose(0, 1) for name, part in zip(self.step.seen_names, found, strict=True)}

@@ -1,12 +1,17 @@
 """Small tables and models for the tests."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from lapse import Sequences
+from lapse.encoders import Observations
 from lapse.models import SequenceModel
+from lapse.rows import Rows
+
+LENGTHS = (5, 1, 8)
 
 
 def sequences(
@@ -38,3 +43,16 @@ def model_for(train: Sequences, seed: int = 0, head: Any = None, **settings: Any
     """An untrained model of few units."""
     torch.manual_seed(seed)
     return SequenceModel.for_data(train, head, **({"hidden_size": 4} | settings)).eval()
+
+
+def observations(lengths: Sequence[int] = LENGTHS, static: bool = False) -> Observations:
+    """Rows of three features, some of them missing, as an encoder is given them."""
+    generator = torch.Generator().manual_seed(1)
+    count = sum(lengths)
+    return Observations(
+        torch.randn(count, 3, generator=generator),
+        (torch.rand(count, 3, generator=generator) < 0.7).float(),
+        3 * torch.rand(count, generator=generator),
+        Rows.flat(lengths),
+        torch.randn(len(lengths), 4, generator=generator) if static else None,
+    )

@@ -8,23 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from example_models import model_for, sequences
+from example_models import LENGTHS, model_for, observations, sequences
 from lapse.encoders import MTAN, Observations
 from lapse.rows import Rows
-
-LENGTHS = [5, 1, 8]
-
-
-def observations(lengths: list[int] = LENGTHS, static: bool = False) -> Observations:
-    generator = torch.Generator().manual_seed(1)
-    count = sum(lengths)
-    return Observations(
-        torch.randn(count, 3, generator=generator),
-        (torch.rand(count, 3, generator=generator) < 0.6).float(),
-        3 * torch.rand(count, generator=generator),
-        Rows.flat(lengths),
-        torch.randn(len(lengths), 4, generator=generator) if static else None,
-    )
 
 
 def encoder(form: str = "causal", static: bool = False) -> MTAN:

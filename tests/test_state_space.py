@@ -7,26 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from example_models import model_for, sequences
+from example_models import model_for, observations, sequences
 from lapse.encoders import Observations, StateSpace
 from lapse.encoders.state_space import _product
 from lapse.kernels import native
 from lapse.rows import Rows
 from lapse.runs import RunConfig
-
-LENGTHS = [5, 1, 8]
-
-
-def observations(lengths: list[int] = LENGTHS, static: bool = False) -> Observations:
-    generator = torch.Generator().manual_seed(1)
-    count = sum(lengths)
-    return Observations(
-        torch.randn(count, 3, generator=generator),
-        (torch.rand(count, 3, generator=generator) < 0.7).float(),
-        3 * torch.rand(count, generator=generator),
-        Rows.flat(lengths),
-        torch.randn(len(lengths), 4, generator=generator) if static else None,
-    )
 
 
 def encoder(static: bool = False, layers: int = 2) -> StateSpace:

@@ -27,7 +27,7 @@ def check_timespans(rows: Rows, spans: Tensor, like: Tensor) -> None:
         lambda gaps: torch.isfinite(gaps) & (gaps >= 0),
         "timespans must be finite and not negative",
         "they are gaps between observations, not absolute times",
-        low=-math.ulp(0.0),
+        settled=_not_negative,
     )
 
 
@@ -46,7 +46,7 @@ def check_values(rows: Rows, data: Tensor, observed: Tensor | None) -> None:
             torch.isfinite,
             "input must be finite",
             "fill it, or leave it out with `observed` (GRUD) if it is missing",
-            low=-math.inf,
+            settled=_finite,
         )
         return
     if observed.dtype != torch.bool:
@@ -63,7 +63,7 @@ def check_values(rows: Rows, data: Tensor, observed: Tensor | None) -> None:
         torch.isfinite,
         "input must be finite where it is observed",
         "mark it as not observed if it is missing",
-        low=-math.inf,
+        settled=_finite,
     )
 
 
@@ -74,20 +74,18 @@ def _refuse(
     rule: str,
     way_out: str,
     *,
-    low: float | None = None,
+    settled: Callable[[Tensor], bool] = lambda _: False,
 ) -> None:
     """Raise for the first step with a value that is not fine; values that cannot be read (traced, vmapped) are trusted.
 
-    Where all finite values above `low` are fine, one pass for the extremes, padding included, settles nearly every
+    `settled` is one quick pass over all values, padding included: true only if all are fine. It settles nearly every
     call.
     """
     if not readable(values):
         return
     values = values.detach()
-    if low is not None:
-        least, most = (float(v) for v in torch.aminmax(values))
-        if low < least and most < math.inf:
-            return
+    if settled(values):
+        return
     values = rows.gather(values)
     good = fine(values)
     if bool(good.all()):
@@ -96,3 +94,13 @@ def _refuse(
     row, step = (int(walked[index[0]]) for walked in rows.walk)
     feature = f", feature {index[1]}" if len(index) > 1 else ""
     raise ValueError(f"{rule}, got {values[index].item()} at row {row}, step {step}{feature}; {way_out}")
+
+
+def _finite(values: Tensor) -> bool:
+    """Infinities and NaN are never lost in a sum, so a finite one has none; a sum may overflow without them."""
+    return math.isfinite(values.sum())
+
+
+def _not_negative(values: Tensor) -> bool:
+    least, most = torch.aminmax(values)
+    return float(least) >= 0 and float(most) < math.inf

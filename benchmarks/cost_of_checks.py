@@ -1,0 +1,108 @@
+"""What the checks of a call cost: training steps of layers with the checks of their arguments and without, in turn.
+
+    python benchmarks/cost_of_checks.py --turns 100
+
+prints the processor time with checks over the time without. Both sides run in one process on one thread. The checks are
+those of shapes, types, devices, rows, gaps and values in the layers, and the one of weights after an epoch of `fit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+import lapse
+from lapse.kernels import fused
+from lapse.models.registry import layers
+from lapse.recurrent import rnn
+from lapse.training import TrainConfig, fit, record
+
+ROWS, STEPS, INPUT, HIDDEN = 256, 32, 8, 64
+CHECKS = [
+    (rnn.RNN, "_check_input"),
+    (rnn.RNN, "_check_shape"),
+    (rnn, "check_timespans"),
+    (rnn, "check_values"),
+    (record, "_check_weights"),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=100)
+    turns = parser.parse_args().turns
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for name, run in cases().items():
+        run()
+        both = []
+        for turn in range(turns):
+            order = (True, False) if turn % 2 else (False, True)  # neither side always comes after the other
+            times = {checked: seconds(run, checked) for checked in order}
+            both.append((times[True], times[False]))
+        ratio = statistics.median(with_checks / without for with_checks, without in both)
+        fastest = min(a for a, _ in both) / min(b for _, b in both)
+        print(
+            f"{name:28} {1e3 * statistics.median(a for a, _ in both):8.2f} ms, with / without checks: ",
+            end="",
+        )
+        print(f"median {ratio:.3f}, fastest turns {fastest:.3f}", flush=True)
+
+
+def cases() -> dict[str, Callable[[], object]]:
+    x, spans = torch.randn(ROWS, STEPS, INPUT), torch.rand(ROWS, STEPS)
+    lengths = torch.randint(1, STEPS + 1, (ROWS,))
+    found: dict[str, Callable[[], object]] = {}
+    for model in ("ode-lstm", "lstm", "rnn-decay", "ct-lstm", "gru-d"):
+        layer = layers()[model](INPUT, HIDDEN)
+        found[model] = step(layer, x, spans)
+    found["ode-lstm, lengths="] = step(lapse.ODELSTM(INPUT, HIDDEN), x, spans, lengths)
+    long = torch.randn(4, 2048, INPUT), torch.rand(4, 2048)
+    found["ode-lstm, 2,048 steps"] = step(lapse.ODELSTM(INPUT, HIDDEN), *long)
+    found["ode-lstm, one step of one row"] = step(lapse.ODELSTM(INPUT, HIDDEN), x[:1, :1], spans[:1, :1])
+    found["fit, one epoch"] = epoch()
+    return found
+
+
+def step(
+    layer: lapse.RNN, x: torch.Tensor, spans: torch.Tensor, lengths: torch.Tensor | None = None
+) -> Callable[[], object]:
+    def run() -> None:
+        layer.zero_grad()
+        layer(x, timespans=spans, lengths=lengths)[0].square().mean().backward()
+
+    return run
+
+
+def epoch() -> Callable[[], object]:
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, STEPS + 1, 4 * ROWS)
+    data = lapse.Sequences.from_arrays(
+        [random.standard_normal((n, INPUT)) for n in lengths],
+        [random.exponential(1, n).cumsum() for n in lengths],
+        targets=np.arange(len(lengths)) % 2,
+    )
+    model = lapse.SequenceModel.for_data(data, model="ode-lstm", hidden_size=HIDDEN)
+    return lambda: fit(model, data, data, TrainConfig(epochs=1, batch_size=ROWS), progress=False)
+
+
+def seconds(run: Callable[[], object], checked: bool) -> float:
+    with ExitStack() as off:
+        if not checked:
+            for place, name in CHECKS:
+                off.enter_context(patch.object(place, name, lambda *_: None))
+            off.enter_context(patch.object(fused, "_fits", lambda *_: True))
+        begin = time.process_time()
+        run()
+        return time.process_time() - begin
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,6 @@ import torch
 
 import lapse
 from lapse.kernels import fused
-from lapse.models.registry import layers
 from lapse.recurrent import rnn
 from lapse.training import TrainConfig, fit, record
 
@@ -60,13 +59,12 @@ def cases() -> dict[str, Callable[[], object]]:
     x, spans = torch.randn(ROWS, STEPS, INPUT), torch.rand(ROWS, STEPS)
     lengths = torch.randint(1, STEPS + 1, (ROWS,))
     found: dict[str, Callable[[], object]] = {}
-    for model in ("ode-lstm", "lstm", "rnn-decay", "ct-lstm", "gru-d"):
-        layer = layers()[model](INPUT, HIDDEN)
-        found[model] = step(layer, x, spans)
-    found["ode-lstm, lengths="] = step(lapse.ODELSTM(INPUT, HIDDEN), x, spans, lengths)
+    for layer in (lapse.ODELSTM, lapse.AugmentedLSTM, lapse.RNNDecay, lapse.CTLSTM, lapse.GRUD):
+        found[layer.__name__] = step(layer(INPUT, HIDDEN), x, spans)
+    found["ODELSTM, lengths="] = step(lapse.ODELSTM(INPUT, HIDDEN), x, spans, lengths)
     long = torch.randn(4, 2048, INPUT), torch.rand(4, 2048)
-    found["ode-lstm, 2,048 steps"] = step(lapse.ODELSTM(INPUT, HIDDEN), *long)
-    found["ode-lstm, one step of one row"] = step(lapse.ODELSTM(INPUT, HIDDEN), x[:1, :1], spans[:1, :1])
+    found["ODELSTM, 2,048 steps"] = step(lapse.ODELSTM(INPUT, HIDDEN), *long)
+    found["ODELSTM, one step of one row"] = step(lapse.ODELSTM(INPUT, HIDDEN), x[:1, :1], spans[:1, :1])
     found["fit, one epoch"] = epoch()
     return found
 

@@ -25,7 +25,6 @@ Call = Callable[[Any], Tensor]  # of a module, or of what was compiled from it
 
 def compiled(s: Settings) -> Iterator[Line]:
     """Training steps on ragged rows, compiled into one graph and not; then with loss and optimiser compiled too."""
-    x, spans, lengths = _ragged()
     layers = {
         "ode-lstm": driven_ode_lstm(),
         "gru-d": lapse.GRUD(sizes.INPUT, sizes.HIDDEN),
@@ -33,9 +32,15 @@ def compiled(s: Settings) -> Iterator[Line]:
     }
     with _without_warnings():
         for name, layer in layers.items():
-            yield _against_eager(name, layer, lambda f: f(x, timespans=spans, lengths=lengths)[0], s)
+            yield _layer(name, layer, s)
+        yield _layer(f"ode-lstm, {4 * sizes.STEPS} steps", driven_ode_lstm(), s, 4 * sizes.STEPS)
         yield _model(s)
         yield _whole_step(s)
+
+
+def _layer(name: str, layer: lapse.RNN, s: Settings, steps: int = sizes.STEPS) -> Line:
+    x, spans, lengths = _ragged(steps)
+    return _against_eager(name, layer, lambda f: f(x, timespans=spans, lengths=lengths)[0], s)
 
 
 def exported(s: Settings) -> Iterator[Line]:
@@ -72,9 +77,9 @@ def _package(module: nn.Module, example: tuple[Tensor, ...], path: Path) -> Any:
     return torch._inductor.aoti_load_package(str(path))
 
 
-def _ragged() -> tuple[Tensor, Tensor, Tensor]:
-    x, spans = data()
-    lengths = torch.randint(1, sizes.STEPS + 1, (len(x),), generator=torch.Generator().manual_seed(0))
+def _ragged(steps: int = sizes.STEPS) -> tuple[Tensor, Tensor, Tensor]:
+    x, spans = data(steps=steps)
+    lengths = torch.randint(1, steps + 1, (len(x),), generator=torch.Generator().manual_seed(0))
     return x, spans, lengths
 
 

@@ -41,7 +41,7 @@ test-peers: $(PEERS)/.ready  ## sktime's and aeon's own checks of lapse.sktime a
 
 # Python itself is not instrumented, so the sanitizer is loaded first, with the C++ library whose exceptions it watches;
 # what Python keeps to its end is no leak.
-KERNEL_TESTS := tests/test_kernels_fused.py tests/test_kernels_single.py tests/test_kernels_fuzz.py
+KERNEL_TESTS := tests/test_kernels_fused.py tests/test_kernels_single.py tests/test_kernels_fuzz.py tests/test_scan.py tests/test_streaming.py
 SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=lib$(1).so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" OMP_NUM_THREADS=1 \
 	LAPSE_CXXFLAGS="-fsanitize=$(2) -fno-sanitize-recover=all -g -O1"
 

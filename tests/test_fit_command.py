@@ -97,6 +97,9 @@ def test_a_table_that_differs_is_described_by_name(folder):
     done = answer(pbc2().replace({"edema": {"No edema": "swollen"}}))
     assert done.exit_code == 0
     assert "'swollen', which training never had" in done.stderr
+    done = answer(pbc2().drop(columns="year"))
+    assert done.exit_code == 1
+    assert "no column 'year'" in done.stderr
     done = answer(pbc2().drop(columns="died"), "evaluate")
     assert done.exit_code == 1
     assert "no column died" in done.stderr
@@ -148,3 +151,23 @@ def test_an_interval_has_as_many_digits_as_it_needs():
     metric = Classes("ab", metrics=("auroc",)).metrics[0]
     assert figure_text(metric, Interval(0.861, 0.834, 0.887)) == "0.861 (0.83–0.89)"
     assert figure_text(metric, Interval(0.999, 0.9981, 1.0)) == "0.999 (0.998–1.000)"
+    assert figure_text(metric, Interval(4016.107, 1013.46, 9362.96)) == "4016 (1013–9363)"
+    assert figure_text(metric, Interval(np.nan, np.nan, np.nan)) == "nan (nan–nan)"
+
+
+def test_the_table_of_figures_has_as_many_as_there_is_room_for(folder):
+    from rich.console import Console
+
+    from lapse.cli.tables import load_fitted
+    from lapse.estimators.trial import score
+    from lapse.report.trial import terminal
+
+    ensemble, roles = load_fitted(folder / "model")
+    trial = score(ensemble, roles.sequences(pbc2()))
+    for width, metrics in ((30, 1), (60, 2), (100, 3)):
+        console = Console(width=width, file=(folder / "table.txt").open("w"))
+        console.print(terminal(trial, width))
+        console.file.close()
+        text = (folder / "table.txt").read_text()
+        assert "…" not in text or width == 30
+        assert [m.name in text for m in trial.metrics[:3]] == [k < metrics for k in range(3)]

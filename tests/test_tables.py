@@ -28,7 +28,22 @@ def test_an_arrow_stream_and_a_compressed_file_are_read(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "form", [{"sep": ";"}, {"sep": ";", "decimal": ","}, {"sep": "|"}, {"sep": "\t", "decimal": ","}]
+)
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
+def test_other_separators_and_decimal_commas_are_seen(tmp_path, form, ending):
+    pbc2().to_csv(tmp_path / f"pbc2{ending}", index=False, **form)
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"pbc2{ending}"), pbc2(), check_dtype=False)
+
+
+def test_a_point_among_semicolons_is_a_decimal_point(tmp_path):
+    (tmp_path / "a.csv").write_text("id;note;x\n1;high, low;2.5\n2;3,four;1.5\n")
+    assert read_table(tmp_path / "a.csv")["x"].tolist() == [2.5, 1.5]
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("id,Temp °C\n1,2\n".encode("latin-1"))
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "broken.parquet").write_text("x")
     (tmp_path / "empty.csv").write_text("a,b\n")
@@ -36,6 +51,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         ("notes.txt", "no known kind"),
         ("broken.parquet", "cannot be read"),
         ("empty.csv", "no rows"),
+        ("latin.csv", "save it in UTF-8"),
     ):
         with pytest.raises(ValueError, match=rf"{name}.*{reason}"):
             read_table(tmp_path / name)
@@ -52,6 +68,48 @@ def test_roles_of_the_example_are_guessed():
     assert "serBilir" in roles.values
     assert not roles.unused
     assert len(roles.sequences(pbc2())) == 205
+
+
+@pytest.mark.parametrize(
+    ("names", "unit"),
+    [
+        ({"id": "Patient ID", "year": "Time (h)"}, "h"),
+        ({"id": "PatientID", "year": "Time [days]"}, "D"),
+        ({"id": "pump-id", "year": "time"}, None),
+        ({"id": "cell serial", "year": "Hours"}, "h"),
+    ],
+)
+def test_names_are_known_in_other_spellings(names, unit):
+    roles = guess(pbc2().rename(columns=names))
+    assert (roles.id, roles.time, roles.unit) == (*names.values(), unit)
+
+
+def test_of_two_names_that_may_be_ids_none_is_guessed():
+    table = pbc2().rename(columns={"id": "pump-id"}).assign(**{"site-id": 1})
+    with pytest.raises(RolesError, match="which column is the id"):
+        guess(table)
+
+
+def test_everything_that_is_not_known_is_asked_for_at_once():
+    with pytest.raises(
+        RolesError, match=r"the id, and which the time, and which the target\?.*--id and --time"
+    ):
+        guess(pbc2().rename(columns={"id": "a", "year": "b", "died": "c"}))
+
+
+def test_another_table_must_have_ids_and_times():
+    with pytest.raises(RolesError, match="no column 'year'; did you mean 'years'"):
+        guess(pbc2()).sequences(pbc2().rename(columns={"year": "years"}))
+
+
+def test_words_among_numbers_are_named_and_make_no_free_text():
+    albumin = pbc2()["albumin"].astype(str) + np.arange(631).astype(
+        str
+    )  # more values than a category may have
+    albumin[3] = "-"
+    table = pbc2().assign(albumin=albumin)
+    with pytest.raises(ValueError, match="'albumin' has '-' in row 3, expected numbers"):
+        guess(table).sequences(table)
 
 
 def test_row_numbers_free_text_and_empty_columns_take_no_part():
@@ -102,6 +160,7 @@ def test_dates_in_text_are_dates_and_get_a_unit():
     roles = guess(table)
     assert roles.unit == "D"
     assert roles.sequences(table).gaps.tolist() == [1.5] * 4
+    assert guess(table.iloc[[0, 2, 1, 5, 3, 4]]).unit == "D"  # whatever the order of the rows
     with pytest.raises(RolesError, match="'soon', expected numbers, or dates"):
         guess(table.assign(date="soon"))
 
@@ -132,6 +191,18 @@ def test_roles_are_stored(tmp_path):
 
 def grave(table, **told):
     return [f.text for f in examine(guess(table, told).sequences(table)) if f.grave]
+
+
+@pytest.mark.parametrize(("column", "number"), [("albumin", -999.0), ("age", 999.0), ("platelets", -1e6)])
+def test_a_number_that_stands_for_missing_is_named(column, number):
+    patients = pbc2()["id"] % 10 == 0
+    table = pbc2().assign(**{column: pbc2()[column].where(~patients, number)})
+    found = [f.text for f in examine(guess(table).sequences(table))]
+    assert any(f"column {column!r} is {number:g} in" in text for text in found)
+
+
+def test_the_example_holds_no_such_number():
+    assert examine(guess(pbc2()).sequences(pbc2())) == []
 
 
 def test_the_honest_question_has_no_leak():

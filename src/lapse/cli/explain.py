@@ -117,8 +117,14 @@ def _explanation_lines(found: Any) -> list[str]:
 
 
 def _importance_lines(found: Any) -> list[str]:
+    from lapse.heads.metrics import shown_decimals
+
     mean, spread = found.worse.mean(1), found.worse.std(1)
-    rows = [(found.variables[k], f"{round(mean[k], 4) + 0.0:+.4f} ± {spread[k]:.4f}") for k in found.order]
+    digits = shown_decimals(float(np.abs(mean).max()), 4, digits=5)
+    rows = [
+        (found.variables[k], f"{round(mean[k], digits) + 0.0:+.{digits}f} ± {spread[k]:.{digits}f}")
+        for k in found.order
+    ]
     name = found.metric.name
     first = f"{name} is {found.figure:.4g} on {found.sequences:,} ids; when a variable is shuffled it gets worse by:"
     return [first, *_aligned("variable", f"{name} worse by", rows)]

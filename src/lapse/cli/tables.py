@@ -317,7 +317,7 @@ def _show_trial(trial: Trial) -> None:
     from lapse.report.trial import terminal, verdict
 
     console = Console()
-    console.print(terminal(trial))
+    console.print(terminal(trial, console.width))
     console.print(verdict(trial), markup=False, highlight=False)
 
 

@@ -36,6 +36,19 @@ class Metric:
     decimals: int = 3
 
 
+def shown_decimals(value: float, most: int, digits: int = 4) -> int:
+    """How many digits after the point a figure is shown with: none where the whole number has enough of them.
+
+    Args:
+        value: the figure.
+        most: the number for small figures.
+        digits: how many digits there are to be in all.
+    """
+    if not np.isfinite(value):
+        return most
+    return max(0, min(most, digits - len(str(int(abs(value))))))
+
+
 # Classes: probabilities (M, K), and for each case the index of its class (M,).
 
 

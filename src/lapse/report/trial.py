@@ -10,6 +10,7 @@ import numpy as np
 import lapse
 from lapse.estimators.trial import OURS, Interval, Trial, calibration
 from lapse.heads import Metric
+from lapse.heads.metrics import shown_decimals
 from lapse.report import theme
 from lapse.report.figures import Figure, canvas_with_axes, finished
 from lapse.sequences import Sequences
@@ -29,30 +30,40 @@ def figure_text(metric: Metric, found: Interval) -> str:
         metric: which figure.
         found: its value and interval.
     """
-    digits = metric.decimals
-    low, high = (f"{end:.{digits - 1}f}" for end in found[1:])
+    digits = shown_decimals(found.value, metric.decimals)
+    low, high = (f"{end:.{max(0, digits - 1)}f}" for end in found[1:])
     if low == high:  # a narrow interval needs all digits
         low, high = (f"{end:.{digits}f}" for end in found[1:])
     return f"{found.value:.{digits}f} ({low}–{high})"
 
 
-def terminal(trial: Trial) -> Table:
-    """The figures of all predictors, to print with rich.
+def terminal(trial: Trial, width: int = 80) -> Table:
+    """The figures of all predictors, to print with rich: as many metrics as there is room for, three at most.
 
     Args:
         trial: what to show.
+        width: the number of characters per line.
     """
     from rich.table import Table
 
-    shown = trial.metrics[:3]
     grid = Table(box=None, pad_edge=False, header_style="dim")
+    names = [scored.name for scored in trial.scores]
     grid.add_column(no_wrap=True)
-    for metric in shown:
+    columns = [names]
+    for metric in trial.metrics[:3]:
+        column = [figure_text(metric, scored.figures[metric.name]) for scored in trial.scores]
+        if len(columns) > 1 and _width([*columns, [_titled(metric), *column]]) > width:
+            break
+        columns.append(column)
         grid.add_column(_titled(metric), justify="right", no_wrap=True)
-    for scored in trial.scores:
-        cells = [figure_text(metric, scored.figures[metric.name]) for metric in shown]
-        grid.add_row(scored.name, *cells, style="bold" if scored.name == OURS else "")
+    for name, *cells in zip(*columns, strict=True):
+        grid.add_row(name, *cells, style="bold" if name == OURS else "")
     return grid
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """The characters per line of columns of text with two spaces between."""
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
 def verdict(trial: Trial) -> str:

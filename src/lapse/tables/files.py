@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+SEPARATORS = ",;\t|"  # of a .csv file; the first of those that are equally frequent
 
 
 def read_table(path: str | Path) -> Any:
@@ -24,6 +28,8 @@ def read_table(path: str | Path) -> Any:
         table = READERS[kind](path)
     except ImportError as error:
         raise ImportError(f"reading {kind} files needs pyarrow: pip install pyarrow") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not written in UTF-8: {error}; save it in UTF-8") from error
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as {kind}: {error}") from error
     if not len(table):
@@ -46,13 +52,22 @@ def write_table(table: Any, path: str | Path) -> None:
     write_atomically(path, lambda file: WRITERS[path.suffix.lower()](table, file))
 
 
-def _separated(separator: str) -> Callable[[Path], Any]:
-    def read(path: Path) -> Any:
-        import pandas as pd
+def _csv(path: Path) -> Any:
+    """Values with commas between, or with whatever the first line has most of; then numbers may have decimal commas."""
+    import pandas as pd
 
-        return pd.read_csv(path, sep=separator)
+    # A character that no table holds leaves every line whole.
+    lines = pd.read_csv(path, sep="\x1f", header=None, nrows=100, dtype=str, quoting=csv.QUOTE_NONE)[0]
+    separator = max(SEPARATORS, key=lines.iloc[0].count)
+    decimal_comma = rf"(^|[{separator}])-?\d+,\d+([{separator}]|$)"
+    commas = separator != "," and any(re.search(decimal_comma, line) for line in lines[1:])
+    return pd.read_csv(path, sep=separator, decimal="," if commas else ".")
 
-    return read
+
+def _tsv(path: Path) -> Any:
+    import pandas as pd
+
+    return pd.read_csv(path, sep="\t")
 
 
 def _parquet(path: Path) -> Any:
@@ -75,8 +90,8 @@ def _arrow(path: Path) -> Any:
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    ".csv": _separated(","),
-    ".tsv": _separated("\t"),
+    ".csv": _csv,
+    ".tsv": _tsv,
     ".parquet": _parquet,
     ".feather": _arrow,
     ".arrow": _arrow,

@@ -24,6 +24,8 @@ FEWEST_CASES = 20  # below this a perfect ranking is easily chance
 FEW_SEQUENCES = 100
 RARE_CLASS = 0.05
 DUPLICATES = 0.01
+FEWEST_VALUES = 10  # below this many different values a number that stands apart may be one of few levels
+STAND_IN = 0.005  # share of the observations above which a number that stands apart is no slip
 MOST_CLASSES = 20  # whole numbers with more different values than this are numbers, not classes
 
 
@@ -185,19 +187,56 @@ def _doubles(s: Sequences) -> Iterator[Finding]:
         same[1:] &= (s.observed[1:] == s.observed[:-1]).all(axis=1)
     if (count := np.count_nonzero(same)) > 0:
         yield Finding(
-            False, f"{count:,} events are exact copies of the one before: the same id, time and values"
+            False,
+            f"{count:,} events are exact copies of the one before: the same id, time and values; all are kept, so "
+            "remove them if each happened once",
         )
     if (count := np.count_nonzero(same_time & ~same)) > DUPLICATES * s.num_events:
         yield Finding(False, f"{count:,} events are at the same time as the one before, with other values")
 
 
 def _columns(s: Sequences) -> Iterator[Finding]:
+    yield from _stand_ins(s)
     if s.observed is None:
         return
     rates = 1 - s.observed.mean(axis=0)
     rare = [name for name, rate in zip(s.features, rates, strict=True) if rate > 0.99]
     if rare:
         yield Finding(False, f"seldom observed (in under 1 % of events): {', '.join(rare)}")
+
+
+def _stand_ins(s: Sequences) -> Iterator[Finding]:
+    """Numbers such as -999 that most likely stand for "not observed"."""
+    observed = np.ones(s.values.shape, bool) if s.observed is None else s.observed
+    columns = {name: s.values[observed[:, k], k] for k, name in enumerate(s.features)}
+    columns |= {
+        name: column[~np.isnan(column)]
+        for name, column in zip(s.static_features, static_numbers(s).T, strict=True)
+    }
+    for name, column in columns.items():
+        for number in () if name in s.categories or not len(column) else (column.min(), column.max()):
+            if stands_apart(column, number):
+                yield Finding(
+                    False,
+                    f"column {name!r} is {number:g} in {np.count_nonzero(column == number):,} places, far from all its "
+                    "other values: if that stands for a missing value, leave those cells empty",
+                )
+
+
+def stands_apart(column: Array, number: float) -> bool:
+    """Whether a number occurs repeatedly and is further from all others than these are from each other.
+
+    Args:
+        column: (M,), without NaN.
+        number: its least or largest number.
+    """
+    same = column == number
+    others = column[~same]
+    if same.sum() < max(FEWEST_VALUES, STAND_IN * len(column)) or not len(others):
+        return False
+    low, high = others.min(), others.max()
+    apart = max(low - number, number - high) > high - low
+    return bool(apart) and len(np.unique(others)) >= FEWEST_VALUES
 
 
 def facts(s: Sequences) -> list[tuple[str, str]]:
@@ -217,12 +256,16 @@ def facts(s: Sequences) -> list[tuple[str, str]]:
     if len(gaps := s.gaps):
         low, middle, high = np.quantile(gaps, (0.05, 0.5, 0.95))
         rows.append(("gaps", f"median {middle:.3g}{unit}; 90 % between {low:.3g} and {high:.3g}"))
-    rows.append(("values", f"{s.num_features} columns, {s.missing:.1%} not observed"))
+    rows.append(("values", f"{_columns_of(s.num_features)}, {s.missing:.1%} not observed"))
     if s.static is not None:
-        rows.append(("static", f"{s.static.shape[1]} columns"))
+        rows.append(("static", _columns_of(s.static.shape[1])))
     if s.targets is not None:
         rows.append(("target", balance(s)))
     return rows
+
+
+def _columns_of(count: int) -> str:
+    return f"{count} column{'' if count == 1 else 's'}"
 
 
 def balance(s: Sequences) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,11 +20,12 @@ from lapse.sequences.storage import write_atomically
 from lapse.sequences.units import NANOSECONDS
 from lapse.stored_config import digest_of
 
-# Names of columns, in the order in which they are believed. They are compared in small letters.
+# Names of columns, in the order in which they are believed. They are compared by their letters and digits alone.
 ID_NAMES = (
     "id", "stay", "stay_id", "patient", "patient_id", "subject", "subject_id", "case", "recordid", "sequence",
     "machine", "unit", "device", "user", "customer", "session", "who",
 )  # fmt: skip
+ID_WORDS = ("id", "serial")  # a name that ends in one of them is believed if no other name does
 TIME_NAMES = (
     "time", "timestamp", "datetime", "charttime", "date", "hour", "hours", "minute", "minutes", "second", "seconds",
     "day", "days", "week", "month", "year", "t", "at",
@@ -35,6 +37,7 @@ UNITS_BY_NAME = {
     "second": "s", "seconds": "s", "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "day": "D",
     "days": "D", "week": "W", "weeks": "W",
 }  # fmt: skip
+BRACKETED = re.compile(r"[(\[]([^)\]]*)[)\]]")  # "(mm/s)" in "Vib (mm/s)"
 
 
 FIRST_ROWS = 20_000  # in which most columns that change within a sequence do so
@@ -124,6 +127,7 @@ class Roles:
         Args:
             table: a pandas table with these columns.
         """
+        _check_names(table, {"id": self.id, "time": self.time})
         table = with_dates(table, self.time)
         target = self.target if set(self.target) <= set(table.columns) else ()
         shared: dict[str, Any] = {
@@ -167,10 +171,11 @@ def guess(table: Any, told: Mapping[str, Any] | None = None, *, need_target: boo
     _check_names(table, told)
     names = [str(name) for name in table.columns]
     rest = _Rest(table, [name for name in names if name not in _told_names(told)])
-    id = told.get("id") or rest.named("id", ID_NAMES)
+    id = told.get("id") or rest.id()
     time = told.get("time") or rest.time()
     variable, value = _long(rest, told)
-    target = told.get("target") or rest.target(id, need_target)
+    target = told.get("target") or rest.target(need_target)
+    rest.check()
     per_step = bool(told.get("per_step")) or any(changes_within(table, id, name) for name in target)
     unused = rest.unusable()
     fixed = [name for name in rest.names if not changes_within(table, id, name)]
@@ -193,6 +198,7 @@ class _Rest:
 
     def __init__(self, table: Any, names: list[str]) -> None:
         self.table, self.names = table, names
+        self.asked: list[str] = []  # roles that no column has the name for
 
     def take(self, name: str) -> str:
         self.names.remove(name)
@@ -201,14 +207,30 @@ class _Rest:
     def named(self, role: str, known: Sequence[str]) -> str:
         found = self.find(known)
         if found is None:
-            raise RolesError(
-                f"which column is the {role}? None of {list(self.table.columns)} has a usual name; tell with --{role}"
-            )
+            self.asked.append(role)
+            return ""
         return self.take(found)
 
+    def check(self) -> None:
+        """Ask for all roles at once that no column has the name for."""
+        if not self.asked:
+            return
+        roles = ", and which the ".join(self.asked)
+        options = " and ".join(f"--{role}" for role in self.asked)
+        raise RolesError(
+            f"which column is the {roles}? None of {list(self.table.columns)} has a usual name; tell with {options}"
+        )
+
     def find(self, known: Sequence[str]) -> str | None:
-        lowered = {name.lower(): name for name in self.names}
-        return next((lowered[name] for name in known if name in lowered), None)
+        squeezed = {"".join(_words(name)): name for name in self.names}
+        return next((found for name in known if (found := squeezed.get("".join(_words(name))))), None)
+
+    def id(self) -> str:
+        if self.find(ID_NAMES) is None:
+            ending = [name for name in self.names if _words(name)[-1:] in ([word] for word in ID_WORDS)]
+            if len(ending) == 1:
+                return self.take(ending[0])
+        return self.named("id", ID_NAMES)
 
     def time(self) -> str:
         if self.find(TIME_NAMES) is None:
@@ -217,7 +239,7 @@ class _Rest:
                 return self.take(dates[0])
         return self.named("time", TIME_NAMES)
 
-    def target(self, id: str, needed: bool) -> tuple[str, ...]:
+    def target(self, needed: bool) -> tuple[str, ...]:
         found = self.find(TARGET_NAMES)
         if found is not None:
             return (self.take(found),)
@@ -228,6 +250,12 @@ class _Rest:
         found = {name: why for name in self.names if (why := _useless(self.table[name]))}
         self.names = [name for name in self.names if name not in found]
         return found
+
+
+def _words(name: str) -> list[str]:
+    """The words of a column's name in small letters, without what is in brackets: "Patient-ID" has two."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", BRACKETED.sub(" ", name))
+    return re.findall(r"\w+", apart.replace("_", " ").lower())
 
 
 def _long(rest: _Rest, told: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -287,9 +315,16 @@ def _useless(column: Any) -> str | None:
         return "numbers the rows"
     if pd.api.types.is_datetime64_any_dtype(column):
         return "a second column of dates"
-    if column.dtype.kind not in "iufb" and column.nunique() > MOST_CATEGORIES:
+    if column.dtype.kind not in "iufb" and column.nunique() > MOST_CATEGORIES and not _mostly_numbers(column):
         return f"free text: {column.nunique():,} different words"
     return None
+
+
+def _mostly_numbers(column: Any) -> bool:
+    """Whether most of what a column of text holds are numbers: the few words among them are mistakes to be named."""
+    import pandas as pd
+
+    return bool(pd.to_numeric(column.dropna(), errors="coerce").notna().mean() > 0.5)
 
 
 def with_dates(table: Any, time: str) -> Any:
@@ -349,8 +384,17 @@ def _unit(table: Any, id: str, time: str) -> str | None:
     """The unit that the name of a column of numbers says; of dates, the longest in which the median gap is over 1."""
     column = with_dates(table, time)[time]
     if column.dtype.kind in "iufb":
-        return UNITS_BY_NAME.get(time.lower())
-    positive = column.groupby(table[id]).diff().dt.total_seconds().abs()
-    median = float(np.nanmedian(positive[positive > 0])) if (positive > 0).any() else 1.0
+        return _unit_in(time)
+    ordered = table.assign(**{time: column})[[id, time]].sort_values([id, time])
+    gaps = ordered[time].groupby(ordered[id]).diff().dt.total_seconds()
+    median = float(np.nanmedian(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
     fitting = [unit for unit, size in NANOSECONDS.items() if size <= median * 1e9]
     return fitting[-1] if fitting else "ns"
+
+
+def _unit_in(name: str) -> str | None:
+    """The unit that a name says: "hours", "time (h)"."""
+    bracketed = [word.strip() for word in BRACKETED.findall(name)]
+    words = [word for word in (*bracketed, "".join(_words(name))) if word]
+    units = (word if word in NANOSECONDS else UNITS_BY_NAME.get(word.lower()) for word in words)
+    return next((unit for unit in units if unit), None)

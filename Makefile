@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads fuzz-kernels torture flip-bits fuzz-data check format wheel bench bench-short docs clean
+.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads test-arm fuzz-kernels torture flip-bits fuzz-data check format wheel bench bench-short docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -55,6 +55,11 @@ test-threads: $(READY)  ## the kernels' tests with several threads under ThreadS
 	$(call SANITIZED,tsan,thread) TSAN_OPTIONS=halt_on_error=1 \
 	$(BIN)/python -m pytest -m "not slow" $(KERNEL_TESTS) -k "thread or parity or same_bits or sample"
 
+# One test counts the threads that this process starts, where the emulated library starts its own.
+test-arm: $(READY)  ## the kernels' tests on aarch64, in an emulator (needs g++-aarch64-linux-gnu and qemu-user)
+	$(BIN)/python -m pytest --emulated $(KERNEL_TESTS) tests/test_kernels_emulated.py tests/test_kernels_operators.py \
+	tests/test_scan.py tests/test_streaming.py -k "not does_it_all"
+
 SECONDS ?= 60
 fuzz-kernels: $(READY)  ## random calls by the fused path and the reference, for SECONDS=60
 	LAPSE_CXXFLAGS=-DLAPSE_POISON $(BIN)/python tests/fuzz_kernels.py --seconds $(SECONDS)
@@ -71,8 +76,10 @@ SECONDS ?= 60
 fuzz-data: $(READY)  ## random tables and damaged files, for SECONDS=60
 	PYTHONPATH=tests $(BIN)/python tests/test_fuzz.py $(SECONDS)
 
+# For another processor: `make wheel PLATFORM=aarch64`, with Debian's cross-compiler (g++-aarch64-linux-gnu).
+CROSS = $(if $(PLATFORM),LAPSE_MACHINE=$(PLATFORM) CXX=$(PLATFORM)-linux-gnu-g++)
 wheel: $(READY)  ## a wheel with compiled kernels, and an sdist, in dist/
-	LAPSE_PREBUILT=1 $(BIN)/python -m hatchling build
+	LAPSE_PREBUILT=1 $(CROSS) $(BIN)/python -m hatchling build
 
 bench: $(READY)  ## speed against peers, as ratios in one run
 	$(BIN)/lapse bench

@@ -2,7 +2,7 @@
 
 The libraries know nothing of Python or torch, so one wheel serves all versions of both: py3-none-manylinux_2_N_ARCH,
 where 2.N is the oldest C library that has every symbol they need. Without it, the wheel is pure Python and compiles on
-first use. LAPSE_MACHINE names another machine than this one, for which $CXX compiles.
+first use. LAPSE_MACHINE names another machine than this one, for which $CXX compiles (`make wheel PLATFORM=aarch64`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.util
 import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +64,9 @@ def load(path: Path) -> Any:
 
 
 def glibc_needed(library: Path) -> int:
-    """N of the oldest glibc 2.N that has all symbols that a library asks for, at least 17 as the oldest manylinux."""
-    shown = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
-    return max(17, *(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", shown)))
+    """N of the oldest glibc 2.N that has all symbols that a library asks for, at least 17 as the oldest manylinux.
+
+    The names of the versions are read from the file itself, whatever processor it is for.
+    """
+    minors = re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes())
+    return max([17, *map(int, minors)])

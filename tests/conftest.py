@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,38 @@ def threads_that_can_be_watched() -> None:
         from lapse.kernels import native
 
         native.parallel = lambda: 0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--emulated", action="store_true", help="run the kernels of another processor in an emulator"
+    )
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The compiled library of another processor, in an emulator."""
+    import emulated
+
+    if absent := emulated.missing():
+        pytest.skip(f"not found: {absent}")
+    started = emulated.Emulated(emulated.cross_compiled(), tmp_path_factory.mktemp("emulated"))
+    yield started
+    started.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kernels_in_the_emulator(request: pytest.FixtureRequest) -> None:
+    """With --emulated, every test takes the emulated library for the one of this processor."""
+    if not request.config.getoption("--emulated"):
+        return
+    import emulated
+    from lapse.kernels import native
+
+    if absent := emulated.missing():
+        pytest.exit(f"--emulated: not found: {absent}", returncode=1)
+    started = request.getfixturevalue("emulator")
+    native.library = lambda: started  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="session")

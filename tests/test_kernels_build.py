@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -14,12 +15,15 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy.random.mtrand
 import pytest
 import torch
 
+import emulated
 import lapse
+from fuzz_kernels import Case, check
 from lapse.kernels import build, native, program
 from lapse.kernels import compiler as compiling
 
@@ -203,9 +207,18 @@ def test_a_lower_level_may_be_asked_for(
 ) -> None:
     monkeypatch.setenv("LAPSE_CPU", "default")
     assert build.level() == "DEFAULT"
-    monkeypatch.delenv("LAPSE_CPU")
+
+
+@pytest.mark.parametrize("capability", ["DEFAULT", "SVE128", "SVE256", "AVX2"])
+def test_levels_are_those_of_x86(capability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processors have one level, whatever torch calls what they can do."""
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.delenv("LAPSE_CPU", raising=False)
     assert build.level() == "DEFAULT"
+    monkeypatch.setenv("LAPSE_CPU", "AVX2")
+    with pytest.raises(build.Unavailable, match="AVX2 is beyond this processor, which has DEFAULT"):
+        build.level()
 
 
 @pytest.mark.parametrize("which", ["folder", "file"])
@@ -347,19 +360,42 @@ def test_flags_of_ones_own_are_compiled_with(prebuilt: Path, monkeypatch: pytest
         build.library_file()
 
 
-@pytest.mark.slow
-def test_the_wheel_runs_fused_without_a_compiler(tmp_path: Path) -> None:
-    """Built as `make wheel` does, unpacked into an empty folder, with nothing on the path."""
+@pytest.mark.parametrize(("content", "minor"), [(b"GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.9", 34), (b"", 17)])
+def test_the_oldest_c_library_that_a_wheel_needs(content: bytes, minor: int, tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    library.write_bytes(content)
+    assert compiling_wheels().glibc_needed(library) == minor
+
+
+def compiling_wheels() -> Any:
+    path = Path(__file__).parents[1] / "hatch_build.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def unpacked_wheel(folder: Path, **environment: str) -> tuple[str, Path]:
+    """The name of a wheel built as `make wheel` does, and where its contents are."""
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, "LAPSE_PREBUILT": "1"},
+        env={**os.environ, "LAPSE_PREBUILT": "1", **environment},
         check=True,
     )
-    (wheel,) = tmp_path.glob("lapse-*-py3-none-manylinux_2_*.whl")
-    installed = tmp_path / "installed"
+    (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
+        archive.extractall(folder / "installed")
+    return wheel.name, folder / "installed"
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_fused_without_a_compiler(tmp_path: Path) -> None:
+    """Unpacked into an empty folder, with nothing on the path."""
+    name, installed = unpacked_wheel(tmp_path)
+    assert re.fullmatch(r"lapse-.*-py3-none-manylinux_2_\d+_\w+\.whl", name)
     code = """
 import torch, lapse
 from lapse.kernels import build
@@ -372,3 +408,22 @@ print(lapse.__file__, build.origin(), build.level())
             continue
         shown = run(code, PYTHONPATH=str(installed), PATH=str(tmp_path), LAPSE_CPU=level, CXX="")
         assert shown.stdout.split() == [str(installed / "lapse/__init__.py"), "prebuilt", level], shown.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_for_another_processor_has_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if absent := emulated.missing():
+        pytest.skip(f"not found: {absent}")
+    name, installed = unpacked_wheel(tmp_path, LAPSE_MACHINE="aarch64", CXX=emulated.COMPILER)
+    assert re.fullmatch(r"lapse-.*-py3-none-manylinux_2_\d+_aarch64\.whl", name)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr(build, "PREBUILT", installed / "lapse/kernels/prebuilt")
+    library = build.prebuilt(build.level())
+    assert library is not None
+    started = emulated.Emulated(library, tmp_path)
+    assert started.layout() == native.LAYOUT
+    monkeypatch.setattr(native, "library", lambda: started)
+    check(Case("ODELSTMCell", seed=1, hidden_size=8, lengths=(3, 2), dtype="float32", threads=2))
+    started.close()

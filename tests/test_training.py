@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,25 @@ def test_patience_ends_a_training_that_gets_no_better() -> None:
     data = sequences(10)
     fitted = fit(model(), data, data, TrainConfig(epochs=50, patience=2, learning_rate=5.0, clip=None))
     assert len(fitted.history) == fitted.best_epoch + 1 + 2 < 50
+
+
+def signs(seed: int = 0) -> tuple[SequenceModel, Sequences]:
+    """A model and something that it learns perfectly: whether the values of a sequence are positive."""
+    values = [np.full((3, 1), sign) for sign in (-1.0, 1.0) * 8]
+    data = Sequences.from_arrays(values, [np.arange(3.0)] * 16, targets=[0, 1] * 8)
+    torch.manual_seed(seed)
+    return SequenceModel.for_data(data, heads.for_data(data), model="lstm", hidden_size=4), data
+
+
+def test_a_perfect_metric_ends_a_training_whose_result_is_then_known() -> None:
+    config = TrainConfig(epochs=20, patience=20, learning_rate=2e-2)
+    (short, data), (whole, _), (last, _) = signs(), signs(), signs()
+    ended = fit(short, data, data, config, progress=False)
+    assert len(ended.history) == ended.best_epoch + 1 < 20
+    fit(whole, data, data, replace(config, patience=None), progress=False)
+    assert all(torch.equal(weights(short)[name], value) for name, value in weights(whole).items())
+    # Where the last weights are asked for, no epoch before the last can tell them.
+    assert len(fit(last, data, data, replace(config, restore_best=False), progress=False).history) == 20
 
 
 # Two processes

@@ -33,9 +33,9 @@ class Classes(Head):
     """
 
     available = (
-        Metric("accuracy", True, of.accuracy, unit="%", decimals=2),
-        Metric("auroc", True, of.class_auroc),
-        Metric("auprc", True, of.class_auprc),
+        Metric("accuracy", True, of.accuracy, unit="%", decimals=2, perfect=100.0),
+        Metric("auroc", True, of.class_auroc, perfect=1.0),
+        Metric("auprc", True, of.class_auprc, perfect=1.0),
         Metric("log_loss", False, of.log_loss),
         Metric("brier", False, of.brier),
     )

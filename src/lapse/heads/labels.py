@@ -26,9 +26,9 @@ class Labels(ColumnHead):
     """
 
     available = (
-        Metric("auroc", True, of.label_auroc),
-        Metric("auprc", True, of.label_auprc),
-        Metric("accuracy", True, of.label_accuracy, unit="%", decimals=2),
+        Metric("auroc", True, of.label_auroc, perfect=1.0),
+        Metric("auprc", True, of.label_auprc, perfect=1.0),
+        Metric("accuracy", True, of.label_accuracy, unit="%", decimals=2, perfect=100.0),
         Metric("log_loss", False, of.label_log_loss),
         Metric("brier", False, of.label_brier),
     )

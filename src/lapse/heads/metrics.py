@@ -27,6 +27,7 @@ class Metric:
         measure: the figure as a function of predictions and targets, as the head that lists it shapes them.
         unit: what stands behind the figure in a table: "%" or nothing.
         decimals: how many digits a table shows after the point.
+        perfect: the value that no prediction can surpass and good ones reach; None if there is no such value.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Metric:
     measure: Callable[[Array, Array], float] = field(repr=False, compare=False)
     unit: str = ""
     decimals: int = 3
+    perfect: float | None = None
 
 
 def shown_decimals(value: float, most: int, digits: int = 4) -> int:

@@ -22,7 +22,8 @@ class TrainConfig:
         optimizer: "adam" or "rmsprop".
         learning_rate: the paper's; it suits Adam too at these sizes.
         clip: the largest norm of the gradient; without it one long gap can undo an epoch. None for no limit.
-        patience: epochs without a better validation metric before stopping; None to do all epochs.
+        patience: epochs without a better validation metric before stopping; None to do all epochs. With `restore_best`
+            a training also ends when the metric is perfect, because no later epoch could take its place.
         restore_best: end with the weights of the best validation epoch, not of the last.
         median_gap: count time in the training split's median gap, so that a gap is about 1.
         schedule: "cosine" lets the learning rate fall to a hundredth: at a constant rate the last epochs jump about.

@@ -47,10 +47,19 @@ class Record(L.Callback):
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done, or patience is at its end."""
+        """Whether all epochs are done, patience is at its end, or no later epoch could be the best one."""
+        if len(self.history) >= self.config.epochs:
+            return True
+        if self.config.patience is None or not self.history:
+            return False
         waited = len(self.history) - 1 - int(self.best["epoch"])
-        patient = self.config.patience is None or not self.history or waited < self.config.patience
-        return len(self.history) >= self.config.epochs or not patient
+        return waited >= self.config.patience or self._is_settled
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the result is known already: the weights of an epoch that no later one can surpass are kept."""
+        perfect = self.metric.perfect
+        return self.config.restore_best and perfect is not None and self.best["value"] == perfect
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self.history, "best": self.best, "identity": self.identity}

@@ -16,6 +16,7 @@ from lapse.models.registry import label_of
 from lapse.report import figures, formats, theme
 from lapse.report.baselines import baselines
 from lapse.report.collection import Collection, Group
+from lapse.report.overview import Overview
 from lapse.report.tables import Row, Table, build_tables
 from lapse.tasks import DataFileError, Splits, Task, find
 from lapse.tasks.files import without_download
@@ -127,7 +128,11 @@ def render(
     """The page of these parts; every string is escaped by the template."""
     pages = environment()
     pages.globals.update(
-        formats=formats, display_name=display_name, swatches=swatches, config_text=config_text
+        formats=formats,
+        label_of=label_of,
+        display_name=display_name,
+        swatches=swatches,
+        config_text=config_text,
     )
     pages.filters["base64"] = lambda content: base64.b64encode(content).decode()
     models = sorted({row.name for section in sections for row in section.table.models})
@@ -139,6 +144,7 @@ def render(
         theme=theme.css(models),
         version=lapse.__version__,
         models=models,
+        overview=Overview.of([section.table for section in sections]),
     )
     return text
 

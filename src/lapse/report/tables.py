@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, Literal
 
 from lapse.heads import Metric
@@ -137,7 +138,12 @@ def _table(groups: Sequence[Group], collection: Collection) -> Table:
     pairs = [(_row(group, task if comparable else None, metric.name, shared), group) for group in groups]
     pairs.sort(key=lambda pair: -pair[0].mean if metric.maximize else pair[0].mean)
     rows = [row for row, _ in pairs]
-    notes = [*_paper_notes(task, options, comparable), *_test_notes(rows), collection.left_out(task.name)]
+    notes = [
+        *_paper_notes(task, options, comparable),
+        *_agreement_notes(rows),
+        *_test_notes(rows),
+        collection.left_out(task.name),
+    ]
     return Table(
         task=task.name,
         options=short(options),
@@ -213,6 +219,15 @@ def _paper_notes(task: Task, options: Settings, comparable: bool) -> Iterable[st
         yield f"Other data than the paper's ({short(options)}), so its figures are left out."
     elif any(score.std == 0 for score in task.published.values()):
         yield "No difference is given where the paper's standard deviation is 0."
+
+
+def _agreement_notes(rows: Sequence[Row]) -> Iterable[str]:
+    """How often two models are in the paper's order, by the means; rows of one model count by the first of them."""
+    first = {row.name: (row.mean, row.paper.mean) for row in reversed(rows) if row.paper is not None}
+    pairs = [(a, b) for a, b in combinations(first.values(), 2) if a[1] != b[1]]
+    if pairs:
+        same = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
+        yield f"In the paper's order: {same} of {len(pairs)} pairs of models whose figures differ in the paper."
 
 
 def _test_notes(rows: Sequence[Row]) -> Iterable[str]:

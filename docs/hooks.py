@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from lapse.report.collection import Collection
+from lapse.report.comparison import Comparison
 from lapse.report.formats import markdown
-from lapse.report.overview import Overview
 from lapse.report.page import report
 from lapse.report.tables import build_tables
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 MARK = "<!-- the tables of results/paper -->"  # where they stand in a page
-OVERVIEW_MARK = "<!-- the overview of results/paper -->"
+COMPARISON_MARK = "<!-- the comparison of results/paper -->"
 PAGE = "paper.html"
 
 
@@ -22,16 +22,16 @@ def tables() -> str:
     return markdown(build_tables(Collection.read(RESULTS)))
 
 
-def overview() -> str:
+def comparison() -> str:
     """Every model on every task, ours above the paper's."""
-    found = Overview.of(build_tables(Collection.read(RESULTS)))
+    found = Comparison.of(build_tables(Collection.read(RESULTS)))
     assert found is not None, "the repository has runs of more than one task of the paper"
     return found.markdown()
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for each page, with the text of its file."""
-    for mark, make in ((OVERVIEW_MARK, overview), (MARK, tables)):
+    for mark, make in ((COMPARISON_MARK, comparison), (MARK, tables)):
         if mark in markdown:
             markdown = markdown.replace(mark, make())
     return markdown

@@ -16,7 +16,7 @@ from lapse.models.registry import label_of
 from lapse.report import figures, formats, theme
 from lapse.report.baselines import baselines
 from lapse.report.collection import Collection, Group
-from lapse.report.overview import Overview
+from lapse.report.comparison import Comparison
 from lapse.report.tables import Row, Table, build_tables
 from lapse.tasks import DataFileError, Splits, Task, find
 from lapse.tasks.files import without_download
@@ -144,7 +144,7 @@ def render(
         theme=theme.css(models),
         version=lapse.__version__,
         models=models,
-        overview=Overview.of([section.table for section in sections]),
+        comparison=Comparison.of([section.table for section in sections]),
     )
     return text
 

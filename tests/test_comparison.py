@@ -9,21 +9,21 @@ import pytest
 
 from example_runs import write_seeds
 from lapse.report.collection import Collection
-from lapse.report.overview import NOT_DONE, Overview
+from lapse.report.comparison import NOT_DONE, Comparison
 from lapse.report.page import Section, render
 from lapse.report.tables import build_tables
 from lapse.runs import RunConfig
 from lapse.tasks import find
 
 
-def overview_of(root: Path) -> Overview:
-    found = Overview.of(build_tables(Collection.read(root)))
+def comparison_of(root: Path) -> Comparison:
+    found = Comparison.of(build_tables(Collection.read(root)))
     assert found is not None
     return found
 
 
 def page_of(root: Path) -> str:
-    """Without figures and baselines, which the overview does not have."""
+    """Without figures and baselines, which the comparison does not have."""
     collection = Collection.read(root)
     sections = [Section(find(table.task), table, ()) for table in build_tables(collection)]
     return render(collection, sections)
@@ -38,38 +38,42 @@ def two_tasks(tmp_path: Path) -> Path:
 
 
 def test_every_model_of_the_paper_has_a_row_and_what_is_not_done_says_so(two_tasks: Path) -> None:
-    overview = overview_of(two_tasks)
-    event, walker = overview.tables
-    assert len(overview.models) == 11
-    assert overview.ours("ode-lstm", walker) == "0.905 ± 0.007 (2)"
-    assert overview.paper("ode-lstm", walker) == "0.883 ± 0.014"
-    assert overview.ours("ode-lstm", event) == overview.ours("ct-gru", walker) == NOT_DONE
-    line = next(line for line in overview.markdown().splitlines() if line.startswith("| ode-lstm"))
+    comparison = comparison_of(two_tasks)
+    event, walker = comparison.tables
+    assert len(comparison.models) == 11
+    assert comparison.ours("ode-lstm", walker) == "0.905 ± 0.007 (2)"
+    assert comparison.paper("ode-lstm", walker) == "0.883 ± 0.014"
+    assert comparison.ours("ode-lstm", event) == comparison.ours("ct-gru", walker) == NOT_DONE
+    line = next(line for line in comparison.markdown().splitlines() if line.startswith("| ode-lstm"))
     assert line == "| ode-lstm | not done<br>98.89 ± 0.26 | **0.905 ± 0.007 (2)**<br>0.883 ± 0.014 |"
 
 
 def test_the_form_of_a_model_is_chosen_on_validation_data(two_tasks: Path) -> None:
     jump = RunConfig("walker", "ode-lstm", model_options={"form": "jump"})
     write_seeds(two_tasks, jump, 0.80, 0.81)
-    assert overview_of(two_tasks).ours("ode-lstm", overview_of(two_tasks).tables[1]) == "0.805 ± 0.007 (2)"
+    assert (
+        comparison_of(two_tasks).ours("ode-lstm", comparison_of(two_tasks).tables[1]) == "0.805 ± 0.007 (2)"
+    )
     # The same test figures, and worse ones on validation data.
     for path in jump.folder(two_tasks).parent.glob(f"{jump.folder(two_tasks).name[:-1]}*/result.json"):
         values = json.loads(path.read_text())
         values["validation"] = {"loss": 2.0, "mse": 2.0}
         path.write_text(json.dumps(values))
-    assert overview_of(two_tasks).ours("ode-lstm", overview_of(two_tasks).tables[1]) == "0.905 ± 0.007 (2)"
+    assert (
+        comparison_of(two_tasks).ours("ode-lstm", comparison_of(two_tasks).tables[1]) == "0.905 ± 0.007 (2)"
+    )
 
 
 def test_fewer_than_two_tasks_of_the_paper_need_no_overview(tmp_path: Path) -> None:
     write_seeds(tmp_path, RunConfig("walker", "lstm"), 1.1)
     write_seeds(tmp_path, RunConfig("mini-digits", "lstm"), 80.0)
-    assert Overview.of(build_tables(Collection.read(tmp_path))) is None
-    assert 'id="overview"' not in page_of(tmp_path)
+    assert Comparison.of(build_tables(Collection.read(tmp_path))) is None
+    assert 'id="comparison"' not in page_of(tmp_path)
 
 
 def test_the_page_has_it(two_tasks: Path) -> None:
     page = page_of(two_tasks)
-    assert 'href="#overview"' in page
+    assert 'href="#comparison"' in page
     assert page.count("not done") == 11 + 11 - 3
 
 
@@ -87,4 +91,4 @@ def test_runs_without_validation_figures_come_last(two_tasks: Path) -> None:
     path = config.folder(two_tasks) / "result.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"validation": {"loss": 1.0}}))
-    assert overview_of(two_tasks).ours("lstm", overview_of(two_tasks).tables[1]) == "1.050 ± 0.071 (2)"
+    assert comparison_of(two_tasks).ours("lstm", comparison_of(two_tasks).tables[1]) == "1.050 ± 0.071 (2)"

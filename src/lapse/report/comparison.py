@@ -16,7 +16,7 @@ NOT_DONE = "not done"
 
 
 @dataclass(frozen=True)
-class Overview:
+class Comparison:
     """The tables that can be compared with the paper, side by side, one column each.
 
     Args:
@@ -28,13 +28,13 @@ class Overview:
     models: tuple[str, ...]
 
     @staticmethod
-    def of(tables: Sequence[Table]) -> Overview | None:
-        """The overview of the tables that have figures of the paper; None for fewer than two of them."""
+    def of(tables: Sequence[Table]) -> Comparison | None:
+        """The comparison of the tables that have figures of the paper; None for fewer than two of them."""
         comparable = tuple(table for table in tables if table.has_paper)
         if len(comparable) < 2:
             return None
         models = dict.fromkeys(model for table in comparable for model in find(table.task).published)
-        return Overview(comparable, tuple(models))
+        return Comparison(comparable, tuple(models))
 
     def row(self, model: str, table: Table) -> Row | None:
         """The row of a model in a table, None if it has none; among several settings, the best on validation data."""

@@ -1,30 +1,60 @@
-"""What the documentation's site makes from the runs in `results/paper`, so that no table of theirs is typed by hand."""
+"""What the documentation's site makes from the runs in `results`, so that no table of theirs is typed by hand."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lapse.report import formats
 from lapse.report.collection import Collection
-from lapse.report.formats import markdown
-from lapse.report.page import report
+from lapse.report.page import report, with_baselines
 from lapse.report.tables import build_tables
+from lapse.tasks.biology import SYSTEMS
 
-RESULTS = Path(__file__).parents[1] / "results" / "paper"
-MARK = "<!-- the tables of results/paper -->"  # where they stand in a page
+RESULTS = Path(__file__).parents[1] / "results"
 PAGE = "paper.html"
 
 
-def tables() -> str:
-    """The tables of the finished runs, each under a heading of the third level, as `lapse table` prints them."""
-    return markdown(build_tables(Collection.read(RESULTS)))
+def tables(study: str) -> str:
+    """The tables of the finished runs, each under a heading of the second level, as `lapse table` prints them."""
+    return formats.markdown(build_tables(Collection.read(RESULTS / study)))
+
+
+def overview(study: str) -> str:
+    """One row per task, with what trivial baselines reach: their data must be here, or be generated."""
+    built = build_tables(Collection.read(RESULTS / study))
+    return formats.overview([with_baselines(table)[0] for table in built])
+
+
+def systems(_: str) -> str:
+    """The biological systems, with their sources."""
+    rows = [
+        f"| `physiome-{name}` | {system.summary} | {', '.join(system.states)} | {system.duration:g} {system.unit} "
+        f"| {system.constants_spread:.0%}, {system.states_spread:.0%} | {system.source} |"
+        for name, system in SYSTEMS.items()
+    ]
+    head = ["| task | what | channels | duration | spread | source |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+# What a comment in a page is replaced by.
+MARKS: dict[str, Callable[[str], str]] = {
+    r"<!-- the tables of results/(\w+) -->": tables,
+    r"<!-- the overview of results/(\w+) -->": overview,
+    r"<!-- the systems of (biology) -->": systems,
+}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for each page, with the text of its file."""
-    return markdown.replace(MARK, tables()) if MARK in markdown else markdown
+    for mark, text in MARKS.items():
+        for found in re.finditer(mark, markdown):
+            markdown = markdown.replace(found[0], text(found[1]))
+    return markdown
 
 
 def on_post_build(config: Any) -> None:
     """mkdocs calls this when the site is written."""
-    (Path(config["site_dir"]) / PAGE).write_text(report(RESULTS), encoding="utf-8")
+    (Path(config["site_dir"]) / PAGE).write_text(report(RESULTS / "paper"), encoding="utf-8")

@@ -29,7 +29,7 @@ class System:
         field: the derivatives, one per state, from the states in their order and the constants by their names.
         states: the states with their values at time 0.
         constants: the constants with their published values.
-        unit: the unit of time.
+        unit: the unit of time, as it is said of a number of them.
         duration: how long an instance is watched.
         constants_spread: by which share of its value a constant is moved at most.
         states_spread: by which share of its value a state is moved at most at time 0.
@@ -227,7 +227,7 @@ SYSTEMS: dict[str, System] = {
         field=fitzhugh_nagumo,
         states={"x": 1.2, "y": -0.625},
         constants={"a": 0.7, "b": 0.8, "c": 3.0, "z": -0.4},
-        unit="a dimensionless unit",
+        unit="dimensionless units",
         duration=40.0,
     ),
     "hodgkin-huxley": System(
@@ -262,7 +262,7 @@ SYSTEMS: dict[str, System] = {
         field=lotka_volterra,
         states={"hares": 33.96, "lynxes": 5.95},
         constants={"alpha": 0.55, "beta": 0.028, "gamma": 0.80, "delta": 0.024},
-        unit="year",
+        unit="years",
         duration=20.0,
     ),
     "goodwin": System(
@@ -286,7 +286,7 @@ SYSTEMS: dict[str, System] = {
         field=repressilator,
         states={"m1": 5.0, "m2": 1.0, "m3": 15.0, "p1": 10.0, "p2": 5.0, "p3": 30.0},
         constants={"alpha": 216.4, "alpha0": 0.2164, "beta": 0.2, "n": 2.0},
-        unit="lifetime of a transcript, 2.89 min",
+        unit="lifetimes of a transcript (2.89 min)",
         duration=150.0,
     ),
     "circadian": System(
@@ -384,7 +384,7 @@ SYSTEMS: dict[str, System] = {
         field=epidemic,
         states={"susceptible": 762.0, "infected": 1.0, "recovered": 0.0},
         constants={"r": 2.18e-3, "a": 0.4404},
-        unit="day",
+        unit="days",
         duration=14.0,
         constants_spread=0.1,
         states_spread=0.1,

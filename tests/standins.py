@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lapse.tasks import files, mnist, person, physionet, walker
+from lapse.tasks import files, mnist, person, physiome, physionet, walker
+from lapse.tasks.biology import SYSTEMS
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -94,8 +95,16 @@ def trusted(file: files.DataFile, path: Path) -> files.DataFile:
     return replace(file, digests=(digest,))
 
 
+def watch_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few instances of each biological system, for so short a time that their generation takes no time either."""
+    monkeypatch.setattr(physiome, "SIZE", 40)
+    for name, system in list(SYSTEMS.items()):
+        monkeypatch.setitem(SYSTEMS, name, replace(system, duration=system.duration / 25))
+
+
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for every file under `folder`, trusted by the loaders."""
+    """Stand-ins for every file under `folder`, trusted by the loaders; biological systems are watched for a while."""
+    watch_for_a_while(monkeypatch)
     random = np.random.default_rng(0)
     images = [idx(random.integers(0, 256, (n, 28, 28))) for n in (40, 10)]
     labels = [idx(np.arange(n) % 10) for n in (40, 10)]

@@ -95,6 +95,26 @@ def test_only_events_with_a_target_are_asked_about() -> None:
     assert not np.isnan(cuts.queries.targets).any()
 
 
+def test_all_sequences_cut_at_one_time() -> None:
+    times = [[0.0, 1.0, 2.0, 3.0], [2.5, 3.0], [0.0, 1.0], [1.0, 2.0, 2.5]]
+    values = [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 10.0, np.nan]]
+    data = Sequences.from_arrays([np.array(v) for v in values], times, features=("a",), unit="h")
+    cuts = Cuts.until(data, 1.5)
+    assert cuts.index.tolist() == [0, 3]  # the second has no past, the third no future
+    assert cuts.lengths.tolist() == [2, 1]
+    assert cuts.history.times.tolist() == [0.0, 1.0, 1.0]
+    assert cuts.queries.times.tolist() == [2.0, 3.0, 2.0]  # what was not observed is not asked
+    assert cuts.queries.targets is not None
+    assert cuts.queries.targets.ravel().tolist() == [3.0, 4.0, 10.0]
+    assert cuts.spans.tolist() == [1.0, 2.0, 1.0]
+    with pytest.raises(
+        ValueError, match="no sequence has an event up to time 9 and a known value of a after"
+    ):
+        Cuts.until(data, 9.0)
+    with pytest.raises(ValueError, match="'b' cannot be forecast"):
+        Cuts.until(data, 1.5, "b")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -1,4 +1,4 @@
-"""The runs of the paper's tables that the repository keeps, and the page that is built from them."""
+"""The runs that the repository keeps, and the pages that are built from them."""
 
 import json
 import sys
@@ -9,13 +9,16 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
+import standins
 from lapse.cli import app
 from lapse.cli.train import configure
 from lapse.report.collection import Collection
 from lapse.study.plan import Plan
+from lapse.tasks import physiome
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "paper"
+STUDIES = ("paper", "physiome")
 
 
 @pytest.fixture
@@ -28,24 +31,28 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     del sys.modules["hooks"]
 
 
-def test_every_run_that_is_kept_belongs_to_the_study() -> None:
-    plan = Plan.read(ROOT / "studies" / "paper.toml")
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_run_that_is_kept_belongs_to_the_study(study: str) -> None:
+    results = ROOT / "results" / study
+    plan = Plan.read(ROOT / "studies" / f"{study}.toml")
     made = plan.configs(lambda preset, task, model, seed, s: configure(task, model, preset, seed, s))
-    folders = {config.folder(RESULTS) for config in made}
-    kept = {path.parent for path in RESULTS.rglob("config.json")}
+    folders = {config.folder(results) for config in made}
+    kept = {path.parent for path in results.rglob("config.json")}
     assert kept
     assert kept <= folders
 
 
-def test_every_run_that_is_kept_is_whole() -> None:
-    collection = Collection.read(RESULTS)
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_run_that_is_kept_is_whole(study: str) -> None:
+    collection = Collection.read(ROOT / "results" / study)
     assert not collection.left_out()
     assert not collection.remarks
     assert all(run.history for run in collection.finished)
 
 
-def test_only_small_files_are_kept() -> None:
-    names = {path.name for path in RESULTS.rglob("*") if path.is_file()}
+@pytest.mark.parametrize("study", STUDIES)
+def test_only_small_files_are_kept(study: str) -> None:
+    names = {path.name for path in (ROOT / "results" / study).rglob("*") if path.is_file()}
     assert names == {"config.json", "metrics.csv", "result.json"}
 
 
@@ -61,3 +68,18 @@ def test_the_site_shows_every_result(hooks: ModuleType, tmp_path: Path) -> None:
     hooks.on_post_build({"site_dir": str(tmp_path)})
     html = (tmp_path / hooks.PAGE).read_text()
     assert all(path.parent.name in html for path in RESULTS.rglob("result.json"))
+
+
+def test_the_site_shows_every_forecast(
+    hooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other data than those of the runs, made in an instant: the page and the command are compared, not the figures.
+    monkeypatch.setattr("lapse.tasks.prepared.cache_folder", lambda: tmp_path)
+    standins.watch_for_a_while(monkeypatch)
+    page = hooks.on_page_markdown((ROOT / "docs" / "physiome.md").read_text())
+    shown = CliRunner().invoke(app, ["table", str(ROOT / "results" / "physiome"), "-f", "overview"])
+    assert shown.exit_code == 0
+    assert shown.stdout.strip() in page
+    assert "persistence | mean | linear |" in page
+    assert all(f"| `{name}` |" in page for name in physiome.TASKS)
+    assert "<!--" not in page

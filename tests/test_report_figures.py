@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from example_runs import write_run, write_seeds
 from lapse.cli import app
 from lapse.report import figures, theme
-from lapse.report.baselines import baselines
 from lapse.report.collection import Collection
 from lapse.report.tables import Table, build_tables
 from lapse.runs import RunConfig
 from lapse.sequences import Sequences
 from lapse.tasks import TASKS, Splits
+from lapse.tasks.baselines import baselines
 
 TASK = TASKS["physionet2012"]
 

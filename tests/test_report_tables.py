@@ -19,13 +19,13 @@ from example_runs import write_failed, write_run, write_seeds, write_unfinished
 from lapse.cli import app
 from lapse.heads import Classes, Numbers
 from lapse.report import formats, theme
-from lapse.report.baselines import baselines, simple_features
 from lapse.report.collection import Collection, NoRuns, departures
 from lapse.report.page import Section, with_baselines
 from lapse.report.tables import Table, build_tables, welch
 from lapse.runs import RunConfig, default_config, paper_config
 from lapse.sequences import Sequences
 from lapse.tasks import TASKS, Splits
+from lapse.tasks.baselines import baselines, simple_features
 
 ODE = default_config(TASKS["xor-event"], "ode-lstm")
 LSTM = RunConfig("xor-event", "lstm")
@@ -259,6 +259,19 @@ def test_latex_escapes_what_latex_reads(two_models: Path) -> None:
     assert r"lstm (a\_b=c|d)" in text
     assert text.count("{") == text.count("}")
     assert text.index(r"\midrule", text.index("lstm")) < text.index("linear")
+
+
+def test_an_overview_has_a_row_for_each_task(two_models: Path) -> None:
+    write_run(two_models, RunConfig("mini-digits", "ode-lstm"), 95.0)
+    bits, digits = build_tables(Collection.read(two_models))
+    text = formats.overview([bits.with_baselines({"linear": 50.0}), digits])
+    head, rule, first, second, _, *notes = text.splitlines()
+    assert head == "| task | metric | ode-lstm | lstm (a_b=c\\|d) | linear |"
+    assert rule.count("|") == head.replace("\\|", "").count("|")
+    assert first.startswith("| xor-event | accuracy in %, more is better | **99.00 ± 1.00 (3)** |")
+    assert first.endswith("| 50.00 |")
+    assert second.endswith("| 95.00 (1) | – | – |")
+    assert not any("The paper has no such task" in note for note in notes)  # not said of both
 
 
 def test_the_command_keeps_data_and_messages_apart(two_models: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import standins
 from example_sequences import same
-from lapse import TASKS, Sequences, Task, decode_events
+from lapse import TASKS, Forecaster, Sequences, Task, decode_events
 from lapse.events import Events
 from lapse.tasks import DataFileError, Splits, mnist, person, physionet, walker, xor
 from lapse.tasks.published import PUBLISHED
@@ -41,10 +41,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check_shapes(task: Task, part: Sequences) -> None:
     assert part.num_features == task.input_size == len(part.features)
-    head = task.head()
-    assert bool(head.targets_of(part).known.all())
+    head, asked = task.head(), task.question.asked(part)
+    known = head.targets_of(asked).known
+    # A forecast is asked for where any value was observed, all others for what is always there.
+    assert bool((known.any(1) if task.question.model is Forecaster else known).all())
     assert part.classes is None or part.classes == head.names
-    assert head.sentence.endswith("per event" if part.per_step else "per sequence")
+    assert head.sentence.endswith("per event" if asked.per_step else "per sequence")
 
 
 def check_numbers(task: Task, part: Sequences) -> None:
@@ -56,10 +58,11 @@ def check_numbers(task: Task, part: Sequences) -> None:
 
 
 def check_batch(task: Task, part: Sequences) -> None:
-    batch = next(iter(part.batches(4)))
+    batch = next(iter(task.question.examples(part).batches(4)))
     assert batch.values.shape[1] == task.input_size
-    assert batch.targets is not None
-    assert len(batch.targets) == (len(batch.values) if part.per_step else len(batch))
+    asked = getattr(batch, "queries", batch)
+    assert asked.targets is not None
+    assert len(asked.targets) == (len(asked.values) if task.head().per_step else len(batch))
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
 import lapse
-from lapse.models import ModelConfig, Schema, SequenceModel
+from lapse.models import ModelConfig, Schema
+from lapse.models.base import Model
 from lapse.models.registry import declared, default_options, spelled_out, stored_options
-from lapse.sequences import Sequences
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import (
     added,
@@ -78,6 +77,7 @@ class RunConfig:
     def model_config(self, task: Task) -> ModelConfig:
         """The config of the model; what is not said follows the task and the training."""
         followed = {
+            **task.question.model.defaults,
             "scaling": "standard" if task.standardize else "none",
             "time_unit": "median" if self.train.median_gap else None,
         }
@@ -121,11 +121,11 @@ class RunConfig:
     def check_model(self) -> None:
         """Raise a ValueError if there is no such model, which else shows when the data are loaded."""
         task = find_task(self.task)
-        one_event = Sequences.from_arrays([np.zeros((1, task.input_size))], [[0.0]])
+        one_event = task.question.one_event(task.input_size, task.head())
         try:
             # With one unit, since sizes are no question; and the features of a difference are known to the data only.
             config = dataclasses.replace(self.model_config(task), hidden_size=1, difference=False)
-            SequenceModel(Schema.of(one_event), task.head(), config)
+            task.model(Schema.of(one_event), config)
         except (TypeError, RuntimeError, AttributeError) as error:
             raise ValueError(
                 f"{self.model} cannot be made with {dict(self.model_options)}: {error}"
@@ -349,13 +349,13 @@ def _recorded(config: RunConfig, folder: Path) -> Iterator[None]:
         raise
 
 
-def build_model(config: RunConfig, task: Task, splits: Splits) -> SequenceModel:
+def build_model(config: RunConfig, task: Task, splits: Splits) -> Model[Any]:
     """The untrained model of a run: its weights are a function of the seed, its preprocessing of the training data."""
-    schema, head, shape = Schema.of(splits.train), task.head(), config.model_config(task)
+    schema, shape = Schema.of(splits.train), config.model_config(task)
     with torch.random.fork_rng():
         torch.manual_seed(config.train.seed)
-        model = SequenceModel(schema, head, shape)
-    model.measure(splits.train)
+        model = task.model(schema, shape)
+    model.measure(task.question.examples(splits.train))
     return model
 
 
@@ -384,8 +384,8 @@ class _Training:
         model = build_model(config, task, splits)
         fitted = fit(
             model,
-            splits.train,
-            splits.validation,
+            task.question.examples(splits.train),
+            task.question.examples(splits.validation),
             config.train,
             folder=self.folder,
             restart=self.restart,
@@ -402,18 +402,18 @@ class _Training:
 class _Trained:
     config: RunConfig
     splits: Splits
-    model: SequenceModel
+    model: Model[Any]
     fitted: Fitted
 
     def test(self) -> Result:
         """Look at the test split, for the first and only time."""
-        history = self.fitted.history
+        history, question = self.fitted.history, find_task(self.config.task).question
         # The figures of the epoch whose weights are kept, so that validation and test speak of one model.
         kept = history[self.fitted.best_epoch if self.config.train.restore_best else -1]
         seconds = sum(row["seconds"] for row in history)
         return Result(
             config=self.config,
-            test=evaluate(self.model, self.splits.test),
+            test=evaluate(self.model, question.examples(self.splits.test)),
             validation={
                 k.removeprefix("validation_"): v for k, v in kept.items() if k.startswith("validation_")
             },

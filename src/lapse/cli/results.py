@@ -17,7 +17,7 @@ from lapse.cli.endings import on_interrupt
 def table(
     runs: RunsDir,
     format: Annotated[
-        str, typer.Option("--format", "-f", help="rich, markdown, csv, latex or json.")
+        str, typer.Option("--format", "-f", help="rich, markdown, overview, csv, latex or json.")
     ] = "rich",
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Trivial baselines, computed from the data.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,12 @@ class Model(nn.Module, ABC, Generic[Data]):
     Attributes:
         format: what the format of the model's folder is called.
         usage: how predictions are asked for, for the model card.
+        defaults: fields of `ModelConfig` in which this kind of model departs from that class's defaults.
     """
 
     format: ClassVar[str]
     usage: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, schema: Schema, head: Head, config: ModelConfig) -> None:
         super().__init__()
@@ -61,6 +63,14 @@ class Model(nn.Module, ABC, Generic[Data]):
         # The weights of the encoder are drawn first, then those of the readout: results that were recorded for a seed
         # depend on this order.
         self.encoder = _encoder(config, schema)
+
+    @abstractmethod
+    def measure(self, train: Data) -> None:
+        """Take scales, unit of time and the scale of the targets from the training split.
+
+        Args:
+            train: the training split, and nothing else.
+        """
 
     @abstractmethod
     def conform(self, data: Data) -> Data:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -24,8 +24,6 @@ from lapse.models.summaries import latest_observed
 from lapse.recurrent.cell import softplus_inverse
 from lapse.sequences import CutBatch, Cuts, Sequences
 
-# A forecast bends with the gap and with the last values together, which one affine map cannot say.
-DEFAULTS: dict[str, Any] = {"readout": "residual", "readout_size": 64}
 FIRST_RATE = 0.02  # per unit of time, at which last values begin to fade: after 50 median gaps to a third
 
 
@@ -53,11 +51,13 @@ class Forecaster(Model[Cuts]):
 
     format = "lapse.Forecaster/1"
     usage = "model.predict(sequences, ahead=[1, 2, 5])"
+    # A forecast bends with the gap and with the last values together, which one affine map cannot say.
+    defaults: ClassVar[Mapping[str, Any]] = {"readout": "residual", "readout_size": 64}
     calibration: Tensor
     farthest: Tensor
 
     def __init__(self, schema: Schema, head: Head, config: ModelConfig | None = None) -> None:
-        config = config or ModelConfig(**DEFAULTS)
+        config = config or ModelConfig(**self.defaults)
         _check_config(config)
         super().__init__(schema, head, config)
         self.present = Present(_columns(schema, head))
@@ -80,16 +80,11 @@ class Forecaster(Model[Cuts]):
             settings: fields of `ModelConfig`.
         """
         asked = head if isinstance(head, Head) else heads.for_data(train.queries, head)
-        model = cls(Schema.of(train.sequences), asked, ModelConfig(**DEFAULTS | settings))
+        model = cls(Schema.of(train.sequences), asked, ModelConfig(**{**cls.defaults, **settings}))
         model.measure(train)
         return model
 
     def measure(self, train: Cuts) -> None:
-        """Take scales, unit of time and the scale of the targets from the training split.
-
-        Args:
-            train: cuts of the training split, and nothing else.
-        """
         train = self.conform(train)
         self.preprocessing.measure(train.sequences)
         self.encoder.set_input_mean(self.preprocessing.filled)

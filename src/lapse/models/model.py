@@ -67,11 +67,6 @@ class SequenceModel(Model[Sequences]):
         return model
 
     def measure(self, train: Sequences) -> None:
-        """Take scales, unit of time and the scale of the targets from the training split.
-
-        Args:
-            train: the training split, and nothing else.
-        """
         train = self.conform(train)
         self.preprocessing.measure(train)
         self.encoder.set_input_mean(self.preprocessing.filled)

@@ -1,4 +1,4 @@
-"""A table as text: Markdown, CSV, LaTeX, JSON, or for the terminal."""
+"""A table as text: Markdown, CSV, LaTeX, JSON, or for the terminal; or many of them at a glance."""
 
 from __future__ import annotations
 
@@ -95,6 +95,26 @@ def _emphasised(table: Table, row: Row, best: str, tied: str) -> list[str]:
 
 def _bar(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def overview(tables: Sequence[Table]) -> str:
+    """All tables as one in Markdown: a row for each task, a column for each model and baseline, the latter last."""
+    rows = [row for table in tables for row in table.rows]
+    names = list(dict.fromkeys(name(row) for row in sorted(rows, key=lambda row: row.kind == "baseline")))
+    head = ["task", "metric", *map(_bar, names)]
+    body = []
+    for table in tables:
+        found = {name(row): _emphasised(table, row, "**", "*")[1] for row in table.rows}
+        body.append([_bar(table.title), _metric(table), *(found.get(each, "–") for each in names)])
+    lines = [f"| {' | '.join(cell)} |" for cell in (head, ["---", "---", *["---:"] * len(names)], *body)]
+    notes = [f"- Test figures, mean ± standard deviation over (N) seeds. Marks: {KEY}."]
+    # What every table says is said once.
+    notes += [f"- {note}" for note in tables[0].notes if all(note in table.notes for table in tables)]
+    return "\n".join([*lines, "", *notes, ""])
+
+
+def _metric(table: Table) -> str:
+    return f"{table.metric}{f' in {table.unit}' if table.unit else ''}, {DIRECTION[table.maximize]}"
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -200,6 +220,7 @@ def _grid(table: Table) -> RenderableType:
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
     "rich": terminal,
     "markdown": markdown,
+    "overview": overview,
     "csv": csv_text,
     "latex": latex,
     "json": json_text,

@@ -14,11 +14,11 @@ from lapse.gradients import gallery
 from lapse.gradients.gallery import Plate
 from lapse.models.registry import label_of
 from lapse.report import figures, formats, theme
-from lapse.report.baselines import baselines
 from lapse.report.collection import Collection, Group
 from lapse.report.comparison import Comparison
 from lapse.report.tables import Row, Table, build_tables
 from lapse.tasks import DataFileError, Splits, Task, find
+from lapse.tasks.baselines import baselines
 from lapse.tasks.files import without_download
 
 Say = Callable[[str], None]

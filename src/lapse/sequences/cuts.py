@@ -37,8 +37,9 @@ class CutBatch(Batch):
 class Cuts:
     """Sequences up to some time each, with queries about later times: C cuts with Q queries in all.
 
-    `random` draws them for training, `at` and `ahead` are for asking. The history of a cut is the first events of a
-    sequence, and nothing after them. It is copied batch by batch, so that many cuts of a sequence take little memory.
+    `random` draws them for training, `until` cuts all sequences at one time, `at` and `ahead` are for asking. The
+    history of a cut is the first events of a sequence, and nothing after them. It is copied batch by batch, so that
+    many cuts of a sequence take little memory.
 
     Args:
         sequences: the whole sequences.
@@ -103,6 +104,33 @@ class Cuts:
             lengths,
             _queries(sequences, index, counts, sequences.times[events], truth[events], names),
         )
+
+    @classmethod
+    def until(cls, sequences: Sequences, time: float, targets: str | Sequence[str] | None = None) -> Cuts:
+        """One cut per sequence, at the same time for all; what is asked about are all later events.
+
+        A sequence without an event up to that time, or without a known target after it, has no cut.
+
+        Args:
+            sequences: the sequences to cut.
+            time: the last time of the histories, in the unit of the sequences.
+            targets: the features whose values are asked for; None for all that hold numbers.
+        """
+        names = _target_names(sequences, targets)
+        truth = _truth(sequences, names)
+        sequence = np.repeat(np.arange(len(sequences)), sequences.lengths)
+        past = sequences.times <= time
+        asked = ~past & ~np.isnan(truth).all(axis=1)
+        known, counts = (np.bincount(sequence[which], minlength=len(sequences)) for which in (past, asked))
+        index = np.flatnonzero((known > 0) & (counts > 0))
+        if not len(index):
+            raise ValueError(
+                f"no sequence has an event up to time {time:g} and a known value of {', '.join(names)} after it; there "
+                "is nothing to forecast"
+            )
+        asked &= known[sequence] > 0
+        queries = _queries(sequences, index, counts[index], sequences.times[asked], truth[asked], names)
+        return cls(sequences, index, known[index], queries)
 
     @classmethod
     def at(cls, sequences: Sequences, times: Sequence[ArrayLike] | ArrayLike) -> Cuts:

@@ -51,8 +51,9 @@ def _timed(config: RunConfig, splits: dict[str, Splits], data_dir: str | Path | 
     if data not in splits:
         splits.clear()  # one task's data at a time
         splits[data] = find(config.task).load(data_dir, **config.task_options)
-    model = build_model(config, find(config.task), splits[data])
-    batches = splits[data].train.batches(config.train.batch_size, seed=config.train.seed)
+    task, train = find(config.task), splits[data].train
+    model = build_model(config, task, splits[data])
+    batches = task.question.examples(train).batches(config.train.batch_size, seed=config.train.seed)
     count, start = 0, time.process_time()
     for batch in batches:
         if count == 1:

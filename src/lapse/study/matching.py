@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from lapse.models import Schema, SequenceModel
+from lapse.models import Schema
 from lapse.runs import RunConfig
 from lapse.tasks import find
 
@@ -75,7 +75,7 @@ class Matching:
             splits = task.load(self._data_dir, **config.task_options)
             self._schemas[question] = Schema.of(splits.train)
         with torch.random.fork_rng(devices=[]):
-            model = SequenceModel(self._schemas[question], task.head(), config.model_config(task))
+            model = task.model(self._schemas[question], config.model_config(task))
         return sum(parameter.numel() for parameter in model.parameters())
 
 

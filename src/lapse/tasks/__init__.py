@@ -1,14 +1,17 @@
-"""The tasks by name: the paper's five, a small one without download, and a clinical one."""
+"""The tasks by name: the paper's five, a small one without download, a clinical one, biological systems."""
 
 import dataclasses
 
 from lapse.references import known, resolve
-from lapse.tasks import digits, mnist, person, physionet, walker, xor
+from lapse.tasks import digits, mnist, person, physiome, physionet, walker, xor
 from lapse.tasks.base import PaperSettings as PaperSettings
 from lapse.tasks.base import Score as Score
 from lapse.tasks.base import Splits as Splits
 from lapse.tasks.base import Task as Task
 from lapse.tasks.files import DataFileError as DataFileError
+from lapse.tasks.questions import Ahead as Ahead
+from lapse.tasks.questions import Question as Question
+from lapse.tasks.questions import Seen as Seen
 
 TASKS: dict[str, Task] = {
     "xor-dense": xor.DENSE,
@@ -18,6 +21,7 @@ TASKS: dict[str, Task] = {
     "walker": walker.TASK,
     "mini-digits": digits.TASK,
     "physionet2012": physionet.TASK,
+    **physiome.TASKS,
 }
 
 

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 from lapse.extras import extra
 from lapse.heads import Head, Metric
+from lapse.models import ModelConfig, Schema
+from lapse.models.base import Model
 from lapse.sequences import Sequences
 from lapse.tasks.files import Source
+from lapse.tasks.questions import Question, Seen
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Task:
         standardize: whether inputs are standardised; the paper's tasks are learned raw.
         paper: the paper's settings, if it has this task.
         published: the paper's results by model.
+        question: what a model is shown of a sequence and which kind of model answers: `Seen` or `Ahead`.
     """
 
     name: str
@@ -98,6 +102,16 @@ class Task:
     standardize: bool = False
     paper: PaperSettings | None = None
     published: Mapping[str, Score] = field(default_factory=dict)
+    question: Question = field(default_factory=Seen)
+
+    def model(self, schema: Schema, config: ModelConfig) -> Model[Any]:
+        """An untrained model of the kind that answers this task.
+
+        Args:
+            schema: the form of the training table.
+            config: everything else that a user chooses.
+        """
+        return self.question.model(schema, self.head(), config)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -63,7 +63,7 @@ def heading(task: Task) -> RenderableType:
         "source": task.source,
         "licence": task.licence,
         "time": f"1 = {task.time_unit}",
-        "asked": task.head().sentence,
+        "asked": task.question.sentence(task.head()),
         "metric": metrics,
         "differs": task.differences,
     }
@@ -104,7 +104,8 @@ def gap_quantiles(task: Task, splits: Splits) -> RenderableType:
 
 
 def targets(task: Task, splits: Splits) -> RenderableType:
-    summary = task.head().summary(splits.parts())
+    asked = {name: task.question.asked(part) for name, part in splits.parts().items()}
+    summary = task.head().summary(asked)
     table = _table(*summary.columns)
     for row in summary.rows:
         table.add_row(*row)

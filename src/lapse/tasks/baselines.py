@@ -14,7 +14,7 @@ from lapse.estimators.trees import FIT
 from lapse.heads import Head
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
-from lapse.tasks import Splits, Task
+from lapse.tasks.base import Splits, Task
 
 # A linear model on a few features learns nothing more from further rows, and more would take minutes.
 FITTED_ROWS = 20_000
@@ -25,25 +25,39 @@ RIDGE = 1e-4  # keeps weights finite where a plane separates the classes
 def baselines(task: Task, splits: Splits) -> dict[str, float]:
     """Name and test score of each baseline that makes sense for the task."""
     head, metric = task.head(), task.metrics[0].name
-    head.measure(splits.train)
-    scores = {head.baseline_name: head.baseline(splits.train, splits.test)}
-    if (repeated := head.persistence(splits.test)) is not None:
-        scores["persistence"] = head.score(repeated, splits.test)
-    few = _Table(head, splits)
-    scores["linear"] = head.score(linear(head, few, splits.train), splits.test)
-    if (outputs := boosting(head, few)) is not None:
-        scores["boosting"] = head.score(outputs, splits.test)
-    return {name: figures[metric] for name, figures in scores.items()}
+    asked = task.question.asked(splits.test)
+    head.measure(task.question.asked(splits.train))
+    outputs = task.question.simple_answers(head, splits.train, splits.test)
+    return {name: head.score(output, asked)[metric] for name, output in outputs.items()}
+
+
+def simple_answers(head: Head, train: Sequences, test: Sequences) -> dict[str, Tensor]:
+    """Raw outputs for `test` by the name of the baseline, where targets belong to whole sequences or to their events.
+
+    Args:
+        head: what is asked.
+        train: sequences with targets.
+        test: sequences of the same form.
+    """
+    count = test.num_events if head.per_step else len(test)
+    outputs = {head.baseline_name: head.trivial(train).expand(count, -1)}
+    if (repeated := head.persistence(test)) is not None:
+        outputs["persistence"] = repeated
+    few = _Table(head, train, test)
+    outputs["linear"] = linear(head, few, train)
+    if (trees := boosting(head, few)) is not None:
+        outputs["boosting"] = trees
+    return outputs
 
 
 class _Table:
     """`simple_features` of some rows of the training split, with their targets, and of the whole test split."""
 
-    def __init__(self, head: Head, splits: Splits) -> None:
-        targets = head.targets_of(splits.train)
+    def __init__(self, head: Head, train: Sequences, test: Sequences) -> None:
+        targets = head.targets_of(train)
         rows = _some(len(targets.weights))
         self.targets = type(targets)(*(tensor[rows] for tensor in targets))
-        self.train, self.test = simple_features(splits.train)[rows], simple_features(splits.test)
+        self.train, self.test = simple_features(train)[rows], simple_features(test)
 
 
 def boosting(head: Head, table: _Table) -> Tensor | None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from lapse.rows import Rows
+
 NAN, INF, HUGE = float("nan"), float("inf"), 2**70
 ROWS, STEPS, FEATURES, UNITS = 2, 3, 2, 4  # of the inputs of layers
 # Good arguments for two sequences; what is bad is made from them.
@@ -232,6 +234,40 @@ BAD: dict[str, dict[str, Any]] = {
         "not to the end": [0, 2], "falling": [0, 3, 1, 3], "two axes": [[0, 3]], "none inside": [0, None, 3],
         "huge": [0, HUGE],
     },
+    # Streams and forecasts.
+    "scanned": without(no_tensors(5, 4) | other_types(5, 4), "meta") | {"an odd width": floats(5, 3)},
+    "rows": {"none": None, "a list": [3, 2], "too long": Rows.flat([300_000, 2]), "too short": Rows.flat([3]),
+             "with padding": Rows.padded(2, 3, [2, 3])},
+    "event time": NO_NUMBER | {
+        "beyond floats": 10**400, "no date": "12", "NaT": np.datetime64("NaT"), "pandas' NaT": pd.NaT,
+        "complex of NumPy": np.complex64(1j), "beyond float32": 1e300, "a tensor": torch.tensor(3.0),
+    },
+    "start": without(NO_NUMBER, "none"),
+    "event times": {
+        "none": None, "a word": "x", "an axis more": [[3.0]], "none inside": [None], "truths": [True],
+        "complex": [1j], "NaT": np.array(["NaT"], "M8[s]"), "nan": [NAN], "inf": [INF], "too few": [], "1e300": [1e300],
+    },
+    "event values": {
+        "none": None, "a number": 3.0, "a word": "x", "words": ["1", "2"], "too few": [1.0], "a set": {1.0, 2.0},
+        "dates": np.array([1, 2], "M8[s]"), "complex": [1j, 2.0], "nested": [[1.0], [2.0]], "inf": [INF, 1.0],
+        "beyond floats": [10**400, 1.0], "1e39": [1.0, 1e39], "objects": [object(), 1.0],
+        "by another name": {"xx": 1.0},
+        "complex of NumPy": np.array([1j, 2.0]), "an axis more": np.ones((2, 1)),
+    },
+    "values of events": {
+        "none": None, "a number": 3.0, "words": np.array([["1", "2"]]), "complex": np.array([[1j, 2.0]]),
+        "dates": np.array([[1, 2]], "M8[s]"), "another width": np.ones((1, 3)), "an axis less": np.ones(2),
+        "too many": np.ones((2, 2)), "inf": np.full((1, 2), INF), "1e39": np.full((1, 2), 1e39),
+    },
+    "event ids": {"none": None, "a number": 3, "a word": "a", "too many": ["a", "b"], "nan": [NAN]},
+    "asked": {
+        "a word": "x", "words": ["1"], "none inside": [None], "nan": [NAN], "inf": [INF], "empty": [], "complex": [1j],
+        "1e39": [1e39], "dates": np.array(["2020-01-01"], "M8[s]"), "truths": [True], "objects": [object()],
+        "negative": [-1.0], "three axes": np.zeros((8, 1, 1)),
+    },
+    "event number": without(NO_NUMBER, "nan", "inf") | {"fraction": 1.5, "beyond": 99, "before": -99},
+    "unknown answer": without(CHOICE, "none"),
+    "served model": {"none": None, "a number": 3, "a word": "x", "of torch": torch.nn.Linear(1, 1)},
     # Files.
     "file": FILE,
     "folder": {"none": None, "a number": 3, "missing": Path("nowhere"), "a file": Path("other"),

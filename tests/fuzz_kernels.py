@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import random
 import sys
 import time
@@ -431,13 +432,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on")
+    parser.add_argument("--seconds", type=float, help="how long to go on; 60 without --cases")
     parser.add_argument("--cases", type=int, default=10**9, help="how many cases at most")
     parser.add_argument(
         "--seed", type=int, default=0, help="the seed of the first case; the next ones follow"
     )
     options = parser.parse_args()
-    end, failed, seed = time.monotonic() + options.seconds, 0, options.seed
+    enough = options.seconds or (math.inf if options.cases < 10**9 else 60.0)
+    end, failed, seed = time.monotonic() + enough, 0, options.seed
     while time.monotonic() < end and seed < options.seed + options.cases:
         case = draw(seed)
         if reason := failure(case):

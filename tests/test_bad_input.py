@@ -21,14 +21,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import lapse
-from bad_inputs import BAD, FEATURES, NAN, ROWS, STEPS, TABLE, TIMES, UNITS, VALUES, floats
+from bad_inputs import BAD, FEATURES, ROWS, STEPS, TABLE, TIMES, UNITS, VALUES, floats
 from example_estimators import QUICK
 from example_models import model_for, sequences
-from lapse import Sequences, heads, kernels, solvers, tables, tasks, training
+from lapse import (
+    Cuts,
+    Forecaster,
+    Sequences,
+    Stream,
+    explain,
+    export,
+    heads,
+    kernels,
+    solvers,
+    tables,
+    tasks,
+    training,
+)
 from lapse.estimators import Ensemble, IrregularClassifier, IrregularRegressor
+from lapse.kernels.scan import scan
 from lapse.models import ModelConfig, SequenceModel, registry
 from lapse.models.registry import layers
 from lapse.training import TrainConfig
@@ -88,6 +101,29 @@ def data() -> Sequences:
 @cache
 def model() -> SequenceModel:
     return model_for(data(), model="lstm")
+
+
+@cache
+def forecaster() -> Forecaster:
+    return Forecaster.for_data(Cuts.random(data()), model="lstm", hidden_size=4).eval()
+
+
+@cache
+def stream() -> Stream:
+    """One id has had an event; an event that is refused changes nothing."""
+    served = Stream(model_for(sequences(count=8), options={"form": "jump"}))
+    served.push("a", 1.0, [1.0, 2.0])
+    return served
+
+
+def many(argument: str, bad: Any) -> Any:
+    return called(stream().push_many, argument, bad, ids=["a"], times=[2.0], values=np.ones((1, 2)))
+
+
+def explained(argument: str, bad: Any) -> Any:
+    whole = model_for(sequences(count=8, per_step=True, numbers=True), model="lstm")
+    given = {"model": whole, "sequences": sequences(count=8)} | {argument: bad}
+    return explain.integrated_gradients(**given)
 
 
 @cache
@@ -289,9 +325,68 @@ ESTIMATORS = [
     Entry("Task.load(lengths)", "bits", lambda bad: tasks.find("xor-event").load(size=10, lengths=bad)),
     Entry("Task.load(data_dir)", "data folder", lambda bad: tasks.find("person").load(bad), "nowhere|other"),
 ]
+SERVING = [
+    Entry("kernels.scan(a)", "scanned", lambda bad: scan(bad, floats(5, 4), lapse.Rows.flat([3, 2]))),
+    Entry("kernels.scan(b)", "scanned", lambda bad: scan(floats(5, 4), bad, lapse.Rows.flat([3, 2]))),
+    Entry("kernels.scan(rows)", "rows", lambda bad: scan(floats(5, 4), floats(5, 4), bad)),
+    Entry("Stream(model)", "served model", Stream),
+    Entry("Stream(max_ids)", "count", lambda bad: Stream(model(), max_ids=bad)),
+    Entry("Stream(late)", "choice", lambda bad: Stream(model(), late=bad)),
+    Entry("Stream(on_evict)", "config", lambda bad: Stream(model(), on_evict=bad)),
+    Entry("Stream.push(time)", "event time", lambda bad: stream().push("a", bad, [1.0, 2.0])),
+    Entry("Stream.push(values)", "event values", lambda bad: stream().push("a", 2.0, bad), "values?|feature"),
+    Entry("Stream.push_many(ids)", "event ids", partial(many, "ids"), r"\bids?\b|itself"),
+    Entry("Stream.push_many(times)", "event times", partial(many, "times"), "times?"),
+    Entry("Stream.push_many(values)", "values of events", partial(many, "values"), "values?|feature"),
+    Entry("Stream.ask(time)", "event time", lambda bad: stream().ask("a", bad)),
+    Entry("Stream.ask_many(times)", "event times", lambda bad: stream().ask_many(["a"], bad), "times?"),
+    Entry("Stream.open(start)", "start", lambda bad: stream().open("b", start=bad), "time"),
+    Entry("Stream.restore(path)", "file", lambda bad: stream().restore(bad), LOAD),
+    Entry("Stream.snapshot(path)", "new file", lambda bad: stream().snapshot(bad)),
+    *[
+        Entry(f"Cuts.{name}(sequences)", "sequences", partial(call, **given), "Sequences")
+        for name, call, given in [
+            ("random", Cuts.random, {}), ("at", Cuts.at, {"times": [1.0]}), ("ahead", Cuts.ahead, {"spans": [1.0]}),
+        ]
+    ],
+    *each("Cuts.random", partial(Cuts.random, data()), {"count": "count", "seed": "seed"}),
+    Entry("Cuts.random(targets)", "names", lambda bad: Cuts.random(data(), bad), "targets?|forecast"),
+    Entry("Cuts.random(queries)", "size", lambda bad: Cuts.random(data(), queries=bad)),
+    Entry("Cuts.random(horizon)", "asked", lambda bad: Cuts.random(data(), horizon=bad)),
+    Entry("Cuts.at(times)", "asked", lambda bad: Cuts.at(data(), bad), "times?"),
+    Entry("Cuts.ahead(spans)", "asked", lambda bad: Cuts.ahead(data(), bad), "ahead|times"),
+    Entry("Cuts.batch(index)", "positions", lambda bad: Cuts.random(data()).batch(bad), "positions"),
+    Entry("Forecaster.for_data(train)", "sequences", Forecaster.for_data, "Cuts"),
+    Entry("Forecaster.for_data(head)", "choice", lambda bad: Forecaster.for_data(Cuts.random(data()), bad)),
+    Entry("Forecaster.predict(sequences)", "sequences", lambda bad: forecaster().predict(bad, ahead=1.0), "Sequences"),
+    Entry("Forecaster.predict(times)", "asked", lambda bad: forecaster().predict(data(), bad), "times?"),
+    Entry("Forecaster.predict(ahead)", "asked", lambda bad: forecaster().predict(data(), ahead=bad), "ahead|times"),
+    Entry("Forecaster.calibrate(validation)", "sequences", lambda bad: forecaster().calibrate(bad), "Cuts"),
+    Entry("Forecaster.load(folder)", "folder", Forecaster.load, LOAD),
+    Entry("export.save(model)", "served model", lambda bad: export.save(bad, "x.pt2")),
+    Entry("export.save(format)", "choice", lambda bad: export.save(model(), "x.pt2", format=bad)),
+    Entry("export.save(form)", "choice", lambda bad: export.save(model(), "x.pt2", form=bad)),
+    Entry("export.load(folder)", "folder", export.load, LOAD),
+    *[
+        Entry(f"explain.integrated_gradients({argument})", kind, partial(explained, argument), says)
+        for argument, kind, says in [
+            ("model", "served model", "model"), ("sequences", "sequences", "Sequences"), ("steps", "count", "steps"),
+            ("at", "event number", r"\bat\b"), ("answer", "unknown answer", "answer"),
+        ]
+    ],
+    Entry(
+        "explain.permutation_importance(data)", "sequences",
+        lambda bad: explain.permutation_importance(model().outputs, model().head, bad), "Sequences",
+    ),
+    *each(
+        "explain.permutation_importance", explain.permutation_importance,
+        {"seed": "seed", "repeats": "count", "metric": "unknown answer"},
+        outputs=model().outputs, head=model().head, data=data(),
+    ),
+]
 # fmt: on
 
-ENTRIES = {entry.name: entry for entry in (*LAYERS, *SOLVERS, *DATA, *MODELLING, *ESTIMATORS)}
+ENTRIES = {entry.name: entry for entry in (*LAYERS, *SOLVERS, *DATA, *MODELLING, *ESTIMATORS, *SERVING)}
 GOOD: dict[str, Callable[[Any], bool]] = {
     **{
         f"{name} observed: {kind}": lambda found: bool(found[0].isfinite().all())
@@ -302,6 +397,7 @@ GOOD: dict[str, Callable[[Any], bool]] = {
     "Sequences.from_frame(static): empty": lambda s: s.static is None,
     "Sequences.from_frame(per_id): none": lambda s: len(s) == 2,
     "Classes(names): numbers": lambda head: head.names == (1, 2),
+    "Forecaster.for_data(head): none": lambda model: type(model.head) is heads.Numbers,
     "SequenceModel.for_data(head): none": lambda model: type(model.head) is heads.Classes,
     "IrregularClassifier.score(y): one class": lambda share: 0 <= share <= 1,
 }
@@ -359,64 +455,3 @@ def test_an_accident_would_be_seen() -> None:
 
 
 # What is unusual and good: the same tensors in other forms.
-SAME: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "as a part of a larger one": lambda t: torch.stack([t, torch.full_like(t, NAN)], -1)[..., 0],
-    "with axes swapped in memory": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
-    "in need of a gradient": lambda t: t.clone().requires_grad_(),
-    "in memory that another owns": lambda t: torch.from_numpy(t.numpy().copy()),
-    "negated as a view": lambda t: torch.view_as_complex(torch.stack([t, -t], -1)).conj().imag,
-}
-
-
-@pytest.mark.parametrize("form", SAME)
-@pytest.mark.parametrize("name", layers())
-def test_the_form_of_a_tensor_does_not_matter(name: str, form: str) -> None:
-    x, gaps = floats(ROWS, STEPS, FEATURES), floats(ROWS, STEPS)
-    expected, _ = layer(name)(x, timespans=gaps)
-    output, _ = layer(name)(SAME[form](x), timespans=SAME[form](gaps))
-    torch.testing.assert_close(output, expected)
-
-
-def read_only(array: Any) -> Any:
-    array = np.array(array)
-    array.flags.writeable = False
-    return array
-
-
-# The same sequences in other forms, and what is documented of times in disorder or at one moment.
-FORMS: dict[str, tuple[Any, Any]] = {
-    "lists": ([v.tolist() for v in VALUES], [t.tolist() for t in TIMES]),
-    "tensors": ([torch.tensor(v) for v in VALUES], [torch.tensor(t) for t in TIMES]),
-    "objects": ([v.astype(object) for v in VALUES], [t.astype(object) for t in TIMES]),
-    "numbers as words": ([v.astype(str) for v in VALUES], TIMES),
-    "read-only": ([read_only(v) for v in VALUES], [read_only(t) for t in TIMES]),
-    "every other one of twice as many": (
-        [np.repeat(v, 2)[::2] for v in VALUES],
-        [np.repeat(t, 2)[::2] for t in TIMES],
-    ),
-    "whole numbers": ([v.astype(int) for v in VALUES], [t.astype(np.int32) for t in TIMES]),
-    "in disorder": ([v[::-1] for v in VALUES], [t[::-1] for t in TIMES]),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_form_of_sequences_does_not_matter(form: str) -> None:
-    values, times = FORMS[form]
-    s = Sequences.from_arrays(values, times)
-    np.testing.assert_array_equal(s.values[:, 0], np.concatenate(VALUES))
-    np.testing.assert_array_equal(s.times, np.concatenate(TIMES))
-
-
-def test_events_at_one_moment_keep_their_order_with_a_gap_of_0() -> None:
-    s = Sequences.from_arrays([[3.0, 1.0, 2.0]], [[0.0, 0.0, -1.0]])
-    assert s.values[:, 0].tolist() == [2.0, 3.0, 1.0]
-    assert s.timespans.tolist() == [0.0, 1.0, 0.0]
-
-
-def test_pieces_of_one_sequence_may_share_its_id() -> None:
-    s = Sequences.from_arrays(VALUES, TIMES, ids=["a", "a"], targets=[0, 1])
-    assert list(model_for(s, model="lstm").predict(s).ids) == ["a", "a"]
-
-
-def test_nothing_asked_is_nothing_answered() -> None:
-    assert len(model().predict(data()[[]])) == 0

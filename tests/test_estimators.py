@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -164,6 +165,21 @@ def test_a_damaged_or_unknown_folder_is_refused(tmp_path):
         Ensemble.load(tmp_path / "model")
     with pytest.raises(ValueError, match="holds no model"):
         Ensemble.load(tmp_path)
+
+
+def test_a_network_of_another_ensemble_is_refused(tmp_path):
+    """As a fit into the same folder leaves one behind if it is cut off while it writes."""
+    X, centre = means(30)
+    for seed in (0, 1):
+        IrregularClassifier(**QUICK, boosting=False, random_state=seed).fit(X, words(centre)).save(
+            tmp_path / f"{seed}"
+        )
+    shutil.rmtree(tmp_path / "0" / "network-0")
+    with pytest.raises(ValueError, match="network-0 holds no lapse model"):
+        Ensemble.load(tmp_path / "0")
+    shutil.copytree(tmp_path / "1" / "network-0", tmp_path / "0" / "network-0")
+    with pytest.raises(ValueError, match="network-0 belongs to another config"):
+        Ensemble.load(tmp_path / "0")
 
 
 def test_cross_validation_groups_and_pipelines_take_sequences():

@@ -214,7 +214,7 @@ def test_what_decides_is_what_is_found():
     assert importance.frame()["variable"].iloc[0] == "feature 0"
     assert importance.worse[0].mean() > 0.5
     assert np.abs(importance.worse[1:]).max() < 0.3
-    with pytest.raises(ValueError, match="no metric 'auc'; expected one of mse, mae, r2"):
+    with pytest.raises(ValueError, match="metric must be one of 'mse', 'mae', 'r2', got 'auc'"):
         model.importance(data, centre, metric="auc")
 
 

@@ -21,17 +21,19 @@ import torch
 
 from example_models import model_for, sequences
 from example_sequences import ragged
-from lapse import SequenceModel, Sequences, heads
+from lapse import Cuts, Forecaster, SequenceModel, Sequences, Stream, heads
 from lapse.estimators import Ensemble
 from lapse.estimators.preparation import Preparation
 from lapse.estimators.trees import grow_classes
 from lapse.models import Schema
 from lapse.runs import Result, RunConfig, UnreadableResult
 from lapse.stored_config import digest_of
+from lapse.streaming import snapshot
 from lapse.tables import Roles
 from lapse.training import DamagedCheckpoint, TrainConfig, fit
 from lapse.training.checkpoints import Checkpoints
 
+CUTS = Cuts.random(sequences(count=20))
 REFUSALS = (ValueError, UnreadableResult, DamagedCheckpoint)
 
 
@@ -54,6 +56,17 @@ def write_checkpoint(folder: Path) -> None:
     fit(model_for(train, model="lstm"), train, train, TrainConfig(epochs=1), folder=folder, progress=False)
 
 
+def write_snapshot(folder: Path) -> None:
+    stream = Stream(model_for(sequences(), model="lstm"))
+    stream.push_many(["a", 2, "ü"], [0.0, 1.0, 2.0], np.ones((3, 2)))
+    stream.snapshot(folder / "stream.safetensors")
+
+
+def read_snapshot(folder: Path) -> Any:
+    step = Stream(model_for(sequences(), model="lstm")).step
+    return tuple(snapshot.load(step, folder / "stream.safetensors"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """How a kind of file is written into a folder and read again, and what it is called there."""
@@ -74,6 +87,12 @@ KINDS = {
         lambda folder: contents(SequenceModel.load(folder)),
         ("model.safetensors", "config.json"),
     ),
+    "forecaster": Kind(
+        lambda folder: Forecaster.for_data(CUTS, model="lstm", hidden_size=4).save(folder),
+        lambda folder: contents(Forecaster.load(folder)),
+        ("model.safetensors", "config.json"),
+    ),
+    "snapshot": Kind(write_snapshot, read_snapshot, ("stream.safetensors",)),
     "ensemble": Kind(
         write_ensemble,
         lambda folder: ensemble_contents(Ensemble.load(folder)),
@@ -91,7 +110,7 @@ KINDS = {
 }
 
 
-def contents(model: SequenceModel) -> Any:
+def contents(model: SequenceModel | Forecaster) -> Any:
     return model.state_dict(), model.config, model.schema, model.head.config()
 
 

@@ -367,6 +367,18 @@ def test_a_clock_far_beyond_the_periods_keeps_the_phase(backend: str) -> None:
     assert bool((results[0][1] == 730 * 86_400).all())
 
 
+@pytest.mark.parametrize("gap", [1e16, 1e18, 1e25, 1e37])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gates_stay_gates_where_no_digit_of_the_phase_is_left(gap: float, dtype: torch.dtype) -> None:
+    """An LSTM's outputs are within ±1, and a gate moves between two of them."""
+    torch.manual_seed(0)
+    layer = lapse.PhasedLSTM(3, 8, dtype=dtype)
+    x, spans = torch.randn(4, 6, 3, dtype=dtype), gap * torch.rand(4, 6, dtype=dtype)
+    with lapse.backend("fused"):
+        output, _ = layer(x, timespans=spans)
+    assert bool((output.abs() <= 1).all())
+
+
 def test_a_stream_of_small_gaps_late_in_the_day_still_moves_the_clock() -> None:
     """A gap that the clock in float32 would round away entirely."""
     torch.manual_seed(0)

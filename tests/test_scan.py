@@ -60,6 +60,18 @@ def test_states_and_gradients_are_those_of_the_loop(
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+def test_the_order_of_numbers_in_memory_does_not_matter(way: str) -> None:
+    a, b = (scan._planes(part) for part in numbers([3, 4]))
+    rows, d_x = Rows.flat([3, 4]), torch.rand_like(a)
+    found = []
+    for turn in (lambda x: x, lambda x: x.t().contiguous().t()):
+        given = [turn(part).requires_grad_() for part in (a, b)]
+        x = scan.scan(*given, rows)
+        found.append((x, *torch.autograd.grad(x, given, turn(d_x))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_rows_do_not_meet(way: str) -> None:
     lengths = [4, 6]
     a, b = numbers(lengths)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from example_sequences import ragged, same
 from lapse import Sequences
+from lapse.sequences.splits import as_dates
 
 
 def names(s: Sequences) -> list[str]:
@@ -93,3 +94,12 @@ def test_dates_as_boundaries() -> None:
     assert len(s.cut_at(pd.Timestamp("2024-01-15"))[0]) == 1
     with pytest.raises(ValueError, match="the boundary must be a number"):
         history().split_by_time("2024-01-01")
+
+
+@pytest.mark.parametrize("hours", [1e10, -1e10, 1e300])
+def test_a_time_that_is_no_date_is_refused_and_not_written_as_none(hours: float) -> None:
+    frame = pd.DataFrame({"id": 1, "time": pd.date_range("2024-01-01", periods=3, freq="h"), "x": 1.0})
+    s = Sequences.from_frame(frame, id="id", time="time", values="x", unit="h")
+    assert as_dates(s, np.array([2.0])).tolist() == [pd.Timestamp("2024-01-01 02:00")]
+    with pytest.raises(ValueError, match="is no date that a table can hold"):
+        as_dates(s, np.array([2.0, hours]))

@@ -89,7 +89,7 @@ BAD: dict[str, tuple[bytes, str]] = {
         b'{"id": true, "time": 2, "values": [1, 2]}',
         "id must be text or a whole number, got true",
     ),
-    "time as text": (b'{"id": 1, "time": "2", "values": [1, 2]}', "Invalid isoformat string"),
+    "time as text": (b'{"id": 1, "time": "2", "values": [1, 2]}', "time must be a number or a date, got '2'"),
     "a date without a unit": (
         b'{"id": 1, "time": "2026-01-01", "values": [1, 2]}',
         "dates cannot be counted",
@@ -102,8 +102,15 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no values": (b'{"id": 1, "time": 2}', 'there are no "values"'),
     "values as text": (b'{"id": 1, "time": 2, "values": "12"}', "values must be an object or a list"),
     "a value too few": (b'{"id": 1, "time": 2, "values": [1]}', "expected one value per feature, 2"),
-    "a value as text": (b'{"id": 1, "time": 2, "values": ["x", 1]}', "expected a number"),
-    "a value that is a list": (b'{"id": 1, "time": 2, "values": {"heat": [1]}}', "list"),
+    "a value as text": (b'{"id": 1, "time": 2, "values": ["x", 1]}', "is 'x', expected a finite number"),
+    "a value that is a list": (b'{"id": 1, "time": 2, "values": {"heat": [1]}}', "is [1], expected a finite"),
+    "numbers as text": (b'{"id": 1, "time": 2, "values": ["1", "2"]}', "is '1', expected a finite number"),
+    "a whole number beyond floats": (
+        b'{"id": 1, "time": 2, "values": [1, 1%s]}' % (b"0" * 400),
+        "expected a finite number",
+    ),
+    "a time beyond floats": (b'{"id": 1, "time": 1%s, "values": [1, 2]}' % (b"0" * 400), "time must be"),
+    "a gap beyond floats": (b'{"id": "pump 1", "time": 1e300, "values": [1, 2]}', "the gap before it"),
     "an infinite value": (b'{"id": 1, "time": 2, "values": [1, Infinity]}', "infinite value"),
     "a huge number": (b'{"id": 1, "time": 2, "values": [1, 1e999]}', "infinite value"),
     "misspelt": (b'{"id": 1, "time": 2, "values": {"presure": 1}}', "did you mean 'pressure'"),
@@ -153,6 +160,26 @@ def test_a_killed_stream_goes_on_to_the_bit(folder: Path, tmp_path: Path) -> Non
         assert killed.wait(60) == 0
         assert killed.stdout.read() == ""
     assert first + run(folder, lines(*EVENTS[10:]), "--snapshot", file) == whole
+
+
+def test_a_snapshot_is_for_one_stream_at_a_time(folder: Path, tmp_path: Path) -> None:
+    """Of two, the one that ends last would undo what the other has kept."""
+    file = tmp_path / "state.safetensors"
+    (tmp_path / f".{file.name}.0123.part").write_bytes(b"of one that was killed")
+    command = [sys.executable, "-m", "lapse", "stream", str(folder), "--snapshot", str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        first.stdin.write(lines(EVENTS[0]))
+        first.stdin.flush()
+        first.stdout.readline()
+        result = CliRunner().invoke(app, ["stream", str(folder), "--snapshot", str(file)], input="")
+        assert result.exit_code == 1
+        assert f"another process uses {file}" in result.stderr
+        first.stdin.close()
+        assert first.wait(60) == 0
+    assert not list(tmp_path.glob("*.part"))
+    run(folder, lines(*EVENTS[1:3]), "--snapshot", str(file))
 
 
 def test_snapshots_now_and_then(folder: Path, tmp_path: Path) -> None:

@@ -375,7 +375,7 @@ def test_bad_events_leave_no_trace(jump: SequenceModel, engine: int) -> None:
         (1.0, [1.0, np.inf, 3.0], "has an infinite value"),
         (1.0, [1.0, 2.0], "expected one value per feature, 3"),
         (1.0, 2.0, "expected one value per feature, 3"),
-        (1.0, ["x", 2.0, 3.0], "is 'x', expected a number"),
+        (1.0, ["x", 2.0, 3.0], "is 'x', expected a finite number"),
         (1.0, {"x0": 1.0, "f1": 1.0}, "there is no feature"),
     ]
     for time, values, message in wrong:
@@ -414,8 +414,16 @@ def test_a_solve_that_fails_is_found_among_others(engine: int) -> None:
                 parameter.fill_(1e30)
     stream, x = streams(model)[engine], [1.0, 2.0, 3.0]
     stream.push_many(["a", "b", "c"], [0.0, 0.0, 0.0], [x] * 3)
-    with pytest.raises(lapse.heads.NonFiniteError, match=r"of 'b' at 1e\+20 \(number 1\).*it was left out"):
-        stream.push_many(["a", "b", "c"], [0.0, 1e20, 0.0], [x] * 3)
+    arena = stream._residents.arena
+    rows, times = arena.rows[:3].copy(), arena.times[:3].copy()
+    with pytest.raises(
+        lapse.heads.NonFiniteError, match=r"of 'b' at 1e\+20 \(number 1\).*it was left out, and all"
+    ):
+        stream.push_many(["a", "b", "c", "d"], [0.0, 1e20, 1.0, 0.0], [x] * 4)
+    # Those beside it are not taken either: otherwise they would be taken twice when they come again without it.
+    np.testing.assert_array_equal(arena.rows[:3], rows)
+    np.testing.assert_array_equal(arena.times[:3], times)
+    assert stream.ids == ["a", "b", "c"]
     push(stream, "b", 0.0, x)
     with pytest.raises(lapse.heads.NonFiniteError):
         stream.push_many(["b", "a", "b"], [1e20, 0.0, 2e20], [x] * 3)
@@ -535,6 +543,16 @@ def test_snapshot_and_restore_in_the_middle_go_on_to_the_bit(jump: SequenceModel
     assert small.ids == first.ids[-3:]
 
 
+def test_ids_of_numpy_are_those_of_python(jump: SequenceModel, tmp_path: Path) -> None:
+    path, stream, x = tmp_path / "stream.safetensors", Stream(jump), [1.0, 2.0, 3.0]
+    for id in (np.int64(3), np.str_("a")):
+        stream.push(id, 0.0, x)
+    stream.snapshot(path)
+    stream.restore(path)
+    assert stream.ids == [3, "a"]
+    assert [type(id) for id in stream.ids] == [int, str]
+
+
 def test_snapshots_that_do_not_fit_are_refused(jump: SequenceModel, tmp_path: Path) -> None:
     path, stream = tmp_path / "stream.safetensors", Stream(jump)
     stream.push(1, 0.0, [1.0, 2.0, 3.0])
@@ -591,10 +609,25 @@ def test_dates_are_counted_in_the_unit_of_training() -> None:
     np.testing.assert_array_equal(many[0], many[1])
     later = dates.push_many(["a"], np.array(["2026-03-01T16:00"], "datetime64[m]"), [x]).raw
     np.testing.assert_array_equal(later, numbers.push_many(["a"], [17.0], [x]).raw)
-    with pytest.raises(TypeError, match="time must be a number or a date, got None"):
+    with pytest.raises(ValueError, match="time must be a number or a date, got None"):
         dates.push("a", None, x)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dates cannot be counted; give numbers"):
         Stream(model_for(sequences())).push("a", "2026-03-01", x)
+
+
+@pytest.mark.parametrize("year", [1, 1600, 2300, 9999])
+def test_dates_for_which_there_are_no_nanoseconds(year: int) -> None:
+    model = model_for(sequences(unit="D"), options={"form": "jump"})
+    x, numbers = [1.0, 2.0, 3.0], Stream(model)
+    first, last = (f"{each:04}-06-01" for each in sorted((year, 2000)))
+    push(numbers, "a", 0.0, x)
+    expected = push(numbers, "a", (datetime.fromisoformat(last) - datetime.fromisoformat(first)).days, x)
+    for kind in (str, np.datetime64, datetime.fromisoformat):
+        dates = Stream(model)
+        push(dates, "a", kind(first), x)
+        np.testing.assert_array_equal(push(dates, "a", kind(last), x), expected)
+    many = Stream(model).push_many(["a"] * 2, np.array([first[:7], last[:7]], "M8[M]"), [x] * 2)
+    np.testing.assert_array_equal(many.raw[1], expected)
 
 
 @pytest.mark.parametrize("per_step", [False, True])
@@ -641,9 +674,9 @@ def test_static_features_that_training_always_had_must_be_given() -> None:
 
 
 def test_wrong_arguments(jump: SequenceModel) -> None:
-    with pytest.raises(TypeError, match=r"takes a SequenceModel or an Ensemble, got Linear"):
+    with pytest.raises(TypeError, match=r"must be a SequenceModel or an Ensemble, got Linear"):
         Stream(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_ids must be at least 1"):
+    with pytest.raises(ValueError, match="max_ids must be a whole number of at least 1"):
         Stream(jump, max_ids=0)
     with pytest.raises(ValueError, match="late must be one of 'refuse'"):
         Stream(jump, late="ignore")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ Nothing may be lost, changed or left behind.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import re
@@ -239,12 +240,12 @@ FAULTS: dict[str, Callable[[Torture, Path], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to go on")
+    parser.add_argument("--minutes", type=float, help="how long to go on; 10 without --trials")
     parser.add_argument("--trials", type=int, default=10**9, help="or how many faults to try")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and choices")
     parser.add_argument("--only", choices=FAULTS, action="append", help="a kind of fault; may be repeated")
     chosen = parser.parse_args()
-    end = time.monotonic() + 60 * chosen.minutes
+    end = time.monotonic() + 60 * (chosen.minutes or (math.inf if chosen.trials < 10**9 else 10.0))
     with tempfile.TemporaryDirectory(prefix="lapse-torture-") as place:
         torture = Torture(Path(place), random.Random(chosen.seed))
         kinds = chosen.only or list(FAULTS)

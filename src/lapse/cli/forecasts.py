@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,24 +46,36 @@ def predicted(folder: Path, data: Sequences, at: str, ahead: str) -> Predictions
         ahead: times after the last event of each id, with commas between: "1h,6h".
     """
     from lapse import Forecaster
-    from lapse.sequences.bins import width_in_unit
-    from lapse.sequences.splits import as_dates, time_number
+    from lapse.sequences.splits import as_dates
 
     if bool(at) == bool(ahead):
         raise typer.BadParameter(
             "this model forecasts; say when with --ahead 1h,6h (after the last event of each id) or --at 24,48"
         )
 
-    def number(text: str, moment: bool) -> float:
-        found = time_or_number(text.strip())
-        if isinstance(found, float):
-            return found
-        return time_number(data, found) if moment and not found[-1].isalpha() else width_in_unit(data, found)
-
-    numbers = [number(text, bool(at)) for text in (at or ahead).split(",")]
+    numbers = [_asked(data, "--at" if at else "--ahead", text.strip()) for text in (at or ahead).split(",")]
     model = Forecaster.load(folder)
     found = model.predict(data, numbers) if at else model.predict(data, ahead=numbers)
     return replace(found, times=as_dates(data, np.asarray(found.times)))
+
+
+def _asked(data: Sequences, option: str, text: str) -> float:
+    """A time of the command line, in the unit of the table: a number, "36h", or, for --at, a date."""
+    from lapse.sequences.bins import width_in_unit
+    from lapse.sequences.splits import time_number
+
+    try:
+        found = time_or_number(text)
+        if isinstance(found, str):
+            date = option == "--at" and not re.fullmatch(r"[\d.]+\s*[A-Za-z]+", found)
+            found = time_number(data, found) if date else width_in_unit(data, found)
+        if not math.isfinite(found) or (option == "--ahead" and found < 0):
+            raise ValueError(
+                f"expected a finite time{', not negative' if option == '--ahead' else ''}, got {text!r}"
+            )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+    return found
 
 
 def evaluated(folder: Path, data: Sequences) -> dict[str, Any]:

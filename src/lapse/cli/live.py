@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,18 +56,20 @@ def stream(
     from lapse.export import load
     from lapse.streaming import Stream
     from lapse.streaming.lines import Lines
+    from lapse.streaming.snapshot import hold
 
     if snapshot is not None:
         writable_file("--snapshot", snapshot)
     live = Stream(load(model), max_ids=max_ids, late=late.value)
-    if snapshot is not None and snapshot.exists():
-        live.restore(snapshot)
     lines = Lines(live)
-    try:
-        _answer_all(lines, snapshot, every, strict)
-    finally:
-        if snapshot is not None:
-            live.snapshot(snapshot)
+    with nullcontext() if snapshot is None else hold(snapshot):
+        if snapshot is not None and snapshot.exists():
+            live.restore(snapshot)
+        try:
+            _answer_all(lines, snapshot, every, strict)
+        finally:
+            if snapshot is not None:
+                live.snapshot(snapshot)
     if strict and lines.failed:
         raise typer.Exit(1)
 

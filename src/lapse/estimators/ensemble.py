@@ -22,6 +22,7 @@ from lapse.explain import Explanation, Importance, permutation_importance
 from lapse.explain.integrated import STEPS
 from lapse.heads import Head
 from lapse.models import Predictions, SchemaWarning, SequenceModel, Stepper
+from lapse.models.storage import digest_in
 from lapse.sequences import Sequences
 from lapse.sequences.storage import write_atomically
 from lapse.stored_config import digest_of
@@ -156,6 +157,7 @@ class Ensemble:
             "lapse": lapse.__version__,
             "preparation": self.preparation.config(),
             "networks": self._names(),
+            "network_digests": [digest_in(folder / name) for name in self._names()],
             "trees": hashlib.sha256(trees).hexdigest() if trees else None,
             "tree_share": self.tree_share,
             "temperature": self.temperature,
@@ -188,7 +190,7 @@ class Ensemble:
         contents = _read_config(folder)
         return Ensemble(
             Preparation.from_config(contents["preparation"]),
-            [SequenceModel.load(folder / Path(name).name) for name in contents["networks"]],
+            _read_networks(folder, contents),
             None if contents["trees"] is None else _read_trees(folder / TREES, contents["trees"]),
             float(contents["tree_share"]),
             float(contents["temperature"]),
@@ -214,6 +216,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if contents.pop("digest", None) != digest_of(contents):
         raise ValueError(f"{path} is damaged or was edited: its digest is wrong; take it from a backup")
     return contents
+
+
+def _read_networks(folder: Path, contents: dict[str, Any]) -> list[SequenceModel]:
+    """The networks; ValueError if one is of another ensemble, as after a fit that was cut off while it was written."""
+    folders = [folder / Path(name).name for name in contents["networks"]]
+    networks = [SequenceModel.load(each) for each in folders]
+    # Ensembles of earlier versions do not say.
+    for each, digest in zip(folders, contents.get("network_digests", []), strict=False):
+        if digest_in(each) != digest:
+            raise ValueError(
+                f"{each} belongs to another {CONFIG} than {folder / CONFIG}; fit the model again"
+            )
+    return networks
 
 
 def _read_trees(path: Path, digest: str) -> Trees:

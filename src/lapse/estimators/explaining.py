@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,14 @@ from torch import Tensor
 
 from lapse.estimators.preparation import Preparation, Prepared
 from lapse.estimators.trees import Trees
-from lapse.explain.explanation import Amounts, Explanation, chosen_events, chosen_names, explained
+from lapse.explain.explanation import (
+    Amounts,
+    Explanation,
+    chosen_events,
+    chosen_names,
+    explained,
+    without_targets,
+)
 from lapse.explain.integrated import attribute
 from lapse.models import SchemaWarning, SequenceModel
 from lapse.sequences import Sequences
@@ -29,7 +35,7 @@ ORDERS = 8  # random orders of the columns over which Shapley values are average
 
 def explain(ensemble: Ensemble, sequences: Sequences, answer: str | None, at: int, steps: int) -> Explanation:
     """What each value, gap and static feature contributed to the answers of an ensemble; see `Ensemble.explain`."""
-    asked = replace(sequences, targets=None, per_step=False, classes=None)
+    asked = without_targets(sequences)
     preparation, head = ensemble.preparation, ensemble.head
     conformed = preparation.schema.conform(asked)
     prepared = preparation(conformed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapse.arguments import check_kind
 from lapse.extras import extra
 from lapse.heads import Head
 from lapse.models.schema import Column, Schema
@@ -286,6 +287,16 @@ def chosen_names(head: Head, outputs: Tensor, answer: str | None) -> tuple[str, 
     return (str(answer),) * len(outputs)
 
 
+def without_targets(sequences: Sequences) -> Sequences:
+    """Sequences of which only answers are wanted.
+
+    Args:
+        sequences: any sequences, with targets or without.
+    """
+    check_kind("sequences", sequences, Sequences)
+    return replace(sequences, targets=None, per_step=False, classes=None)
+
+
 def chosen_events(head: Head, s: Sequences, at: int) -> Array | None:
     """(S,), the row of the event whose answer is explained; None for one answer per sequence.
 
@@ -294,6 +305,8 @@ def chosen_events(head: Head, s: Sequences, at: int) -> Array | None:
         s: the sequences.
         at: which event of each sequence, counted from 0, or from the end if negative.
     """
+    if isinstance(at, bool) or not isinstance(at, int | np.integer):
+        raise TypeError(f"at must be the number of an event, got {at!r}")
     if not head.per_step:
         return None
     place = at if at >= 0 else s.lengths + at

@@ -9,8 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapse.arguments import check_count
-from lapse.explain.explanation import Amounts, Explanation, chosen_events, chosen_names, explained
+from lapse.arguments import check_count, check_kind
+from lapse.explain.explanation import (
+    Amounts,
+    Explanation,
+    chosen_events,
+    chosen_names,
+    explained,
+    without_targets,
+)
 from lapse.models import SequenceModel
 from lapse.sequences import Batch, Sequences
 from lapse.sequences.ragged import Array, concatenated_ranges
@@ -40,7 +47,8 @@ def integrated_gradients(
         steps: in how many points the gradient is taken at first; more, where contributions do not add up.
     """
     check_count("steps", steps)
-    asked = replace(sequences, targets=None, per_step=False, classes=None)
+    check_kind("model", model, SequenceModel)
+    asked = without_targets(sequences)
     conformed = model.schema.conform(asked)
     events = chosen_events(model.head, conformed, at)
     outputs = model.outputs(conformed)

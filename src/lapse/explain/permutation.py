@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from lapse.arguments import check_count
+from lapse.arguments import check_choice, check_count, check_kind
 from lapse.explain.explanation import GAPS
 from lapse.extras import extra
 from lapse.heads import Head, Metric
@@ -105,6 +105,8 @@ def permutation_importance(
     """
     check_count("repeats", repeats)
     check_count("most", most)
+    check_count("seed", seed, 0)
+    check_kind("data", data, Sequences)
     random = np.random.default_rng(seed)
     if len(data) > most:
         data = data[np.sort(random.choice(len(data), most, replace=False))]
@@ -129,8 +131,8 @@ def permutation_importance(
 
 def _metric(head: Head, name: str | None) -> Metric:
     known = {metric.name: metric for metric in (*head.metrics, *head.available)}
-    if name is not None and name not in known:
-        raise ValueError(f"there is no metric {name!r}; expected one of {', '.join(known)}")
+    if name is not None:
+        check_choice("metric", name, known)
     return head.metrics[0] if name is None else known[name]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
+from lapse.arguments import check_choice
 from lapse.export.formats import FORMATS as FORMATS
 from lapse.export.formats import Format as Format
 from lapse.export.formats import Onnx as Onnx
@@ -17,7 +17,9 @@ from lapse.export.forms import step_form as step_form
 from lapse.export.parity import largest_difference as largest_difference
 from lapse.export.sequence import WholeSequence as WholeSequence
 from lapse.export.triton import triton_config as triton_config
-from lapse.models import SequenceModel, Stepper
+from lapse.models import SequenceModel, Steppable
+from lapse.models.step import stepper_of
+from lapse.models.storage import format_of
 from lapse.sequences.storage import write_atomically
 
 TOLERANCE = 1e-5  # of an answer, or of its size where that is above 1
@@ -27,28 +29,20 @@ class NotTheSame(RuntimeError):
     """An exported file answers differently from its model, so that it was not written."""
 
 
-class Answers(Protocol):
-    """What can be exported: a `SequenceModel`, or an `Ensemble`."""
-
-    def stepper(self) -> Stepper:
-        """One event at a time."""
-        ...
-
-
-def load(folder: str | Path) -> Answers:
+def load(folder: str | Path) -> Steppable:
     """A stored model that can be exported.
 
     Args:
         folder: what `lapse fit`, `lapse train` or `SequenceModel.save` wrote.
     """
-    if not (Path(folder) / "network-0").is_dir():
+    if not str(format_of(Path(folder))).startswith("lapse.Ensemble/"):
         return SequenceModel.load(folder)
     from lapse.estimators import Ensemble  # needs more than the core
 
     return Ensemble.load(folder)
 
 
-def save(model: Answers, file: str | Path, *, format: str = "onnx", form: str = "sequence") -> float:
+def save(model: Steppable, file: str | Path, *, format: str = "onnx", form: str = "sequence") -> float:
     """Write a model as a file that runs without lapse.
 
     The file is run on random sequences first, and written only if its answers are those of the model.
@@ -64,9 +58,8 @@ def save(model: Answers, file: str | Path, *, format: str = "onnx", form: str = 
         The largest difference from an answer of the model.
     """
     for name, given, names in (("format", format, FORMATS), ("form", form, FORMS)):
-        if given not in names:
-            raise ValueError(f"{name} must be one of {', '.join(names)}, got {given!r}")
-    step = model.stepper()
+        check_choice(name, given, names)
+    step = stepper_of(model)
     exported, kind = FORMS[form](step), FORMATS[format]
     content = kind.write(exported)
     difference = largest_difference(step, exported, kind.read(content, exported))

@@ -49,12 +49,13 @@ def for_data(train: Sequences, kind: str | None = None, **options: Any) -> Head:
         options: arguments of the head's constructor, such as `metrics`.
     """
     check_kind("train", train, Sequences, "make it with Sequences.from_frame or Sequences.from_arrays")
+    if train.targets is None:
+        raise ValueError("these sequences carry no targets: give `target=` when they are built")
     return find(_kind_of(train) if kind is None else kind).for_data(train, **options)
 
 
 def _kind_of(train: Sequences) -> str:
-    if train.targets is None:
-        raise ValueError("these sequences carry no targets: give `target=` when they are built")
+    assert train.targets is not None
     zeros_and_ones = bool(np.isin(train.targets[~np.isnan(train.targets)], (0, 1)).all())
     if train.targets.ndim > 1 and train.targets.shape[1] > 1:
         return "labels" if zeros_and_ones else "numbers"

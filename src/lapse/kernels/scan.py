@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lapse.arguments import check_kind
 from lapse.kernels import native
 from lapse.rows import Rows
 
@@ -37,6 +38,8 @@ def scan(a: Tensor, b: Tensor, rows: Rows) -> Tensor:
         b: (N, 2C), what each step adds.
         rows: where the steps of each row lie; they lie end to end.
     """
+    for name, given, kind in (("a", a, Tensor), ("b", b, Tensor), ("rows", rows, Rows)):
+        check_kind(name, given, kind)
     fit = a.shape == b.shape and a.dtype == b.dtype and a.dim() == 2 and a.shape[1] % 2 == 0
     if not fit or a.dtype not in (torch.float32, torch.float64):
         raise ValueError(
@@ -55,34 +58,41 @@ def _complex(planes: Tensor) -> Tensor:
     return torch.complex(*planes.chunk(2, -1))
 
 
+def _new(a: Tensor) -> Tensor:
+    """Room for a result, which the library fills from its first to its last number: `a` may lie in another order."""
+    return torch.empty_like(a, memory_format=torch.contiguous_format)
+
+
 @torch.library.custom_op("lapse::scan", mutates_args=())
 def _scan(a: Tensor, b: Tensor, lengths: Tensor, starts: Tensor) -> Tensor:
+    _check_rows(a, lengths, starts)
     if not _compiled(a):
         return _planes(_doubled(_complex(a), _complex(b), Rows.flat(lengths)))
-    x = torch.empty_like(a)
+    x = _new(a)
     _run("scan", a, lengths, starts, b=b, x=x)
     return x
 
 
 @_scan.register_fake
 def _(a: Tensor, b: Tensor, lengths: Tensor, starts: Tensor) -> Tensor:
-    return torch.empty_like(a)
+    return _new(a)
 
 
 @torch.library.custom_op("lapse::scan_backward", mutates_args=())
 def _scan_backward(
     d_x: Tensor, a: Tensor, x: Tensor, lengths: Tensor, starts: Tensor
 ) -> tuple[Tensor, Tensor]:
+    _check_rows(a, lengths, starts)
     if not _compiled(a):
         return _doubled_backward(_complex(d_x), _complex(a), _complex(x), Rows.flat(lengths))
-    d_a, d_b = torch.empty_like(a), torch.empty_like(a)
+    d_a, d_b = _new(a), _new(a)
     _run("scan_backward", a, lengths, starts, x=x, d_x=d_x, d_a=d_a, d_b=d_b)
     return d_a, d_b
 
 
 @_scan_backward.register_fake
 def _(d_x: Tensor, a: Tensor, x: Tensor, lengths: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(a), torch.empty_like(a)
+    return _new(a), _new(a)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -99,12 +109,22 @@ def _gradients(ctx: Any, d_x: Tensor) -> tuple[Tensor, Tensor, None, None]:
 _scan.register_autograd(_gradients, setup_context=_keep)
 
 
+def _check_rows(a: Tensor, lengths: Tensor, starts: Tensor) -> None:
+    """Refuse rows that do not lie end to end or are not all of the tensor: the library reads what they name."""
+    ends = lengths.cumsum(0)
+    last = int(ends[-1]) if len(ends) else 0
+    if last != len(a) or not torch.equal(starts, ends - lengths) or bool((lengths < 1).any()):
+        raise ValueError(
+            f"rows must lie end to end in {len(a)} steps, as Rows.flat makes them, got {last} steps"
+        )
+
+
 def _compiled(a: Tensor) -> bool:
     return a.device.type == "cpu" and native.library() is not None
 
 
 def _run(name: str, a: Tensor, lengths: Tensor, starts: Tensor, **tensors: Tensor) -> None:
-    """Call the library; every tensor is made contiguous and of the type of `a`."""
+    """Call the library with contiguous copies of what it reads; what it writes is contiguous already."""
     loaded = native.library()
     assert loaded is not None
     assert loaded.lapse_scan_layout() == ctypes.sizeof(_Call)

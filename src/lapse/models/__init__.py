@@ -11,4 +11,5 @@ from lapse.models.schema import Column as Column
 from lapse.models.schema import Schema as Schema
 from lapse.models.schema import SchemaWarning as SchemaWarning
 from lapse.models.step import Step as Step
+from lapse.models.step import Steppable as Steppable
 from lapse.models.step import Stepper as Stepper

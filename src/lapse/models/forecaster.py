@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lapse import heads
+from lapse.arguments import check_kind
 from lapse.encoders import Observations
 from lapse.heads import Head, Targets
 from lapse.models.base import Model, check_finite, static_size
@@ -79,6 +80,7 @@ class Forecaster(Model[Cuts]):
             head: what is asked: a head, or the name of one: "numbers", "gaussian" or "quantiles".
             settings: fields of `ModelConfig`.
         """
+        check_kind("train", train, Cuts, "make it with Cuts.random")
         asked = head if isinstance(head, Head) else heads.for_data(train.queries, head)
         model = cls(Schema.of(train.sequences), asked, ModelConfig(**{**cls.defaults, **settings}))
         model.measure(train)
@@ -92,6 +94,7 @@ class Forecaster(Model[Cuts]):
         self.farthest.fill_(float(train.spans.max()))
 
     def conform(self, data: Cuts) -> Cuts:
+        check_kind("data", data, Cuts, "make it with Cuts.random, Cuts.at or Cuts.ahead")
         sequences, queries = self.schema.conform(data.sequences), self.schema.in_unit(data.queries)
         if sequences is data.sequences and queries is data.queries:
             return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -135,6 +136,28 @@ class Stepper(nn.Module, ABC):
             static: (M, K), the static features of each row.
         """
         return self.head.answer(self.outputs(seen, static)).flatten(1).to(self.dtype)
+
+
+class Steppable(Protocol):
+    """What a stream takes and what is exported: a `SequenceModel`, or an `Ensemble`."""
+
+    def stepper(self) -> Stepper:
+        """The model, one event at a time."""
+        ...
+
+
+def stepper_of(model: Steppable) -> Stepper:
+    """The model, one event at a time; TypeError for what cannot take events so.
+
+    Args:
+        model: the model.
+    """
+    if not hasattr(model, "stepper"):
+        raise TypeError(
+            f"model must be a SequenceModel or an Ensemble, got {type(model).__name__}, which cannot take events one "
+            "at a time"
+        )
+    return model.stepper()
 
 
 class Step(Stepper):

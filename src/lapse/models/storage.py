@@ -89,6 +89,11 @@ def format_of(folder: Path) -> str | None:
     return str(found)
 
 
+def digest_in(folder: Path) -> str:
+    """The digest of a stored model, which stands for its config and its weights; `load` verifies it."""
+    return str(json.loads((folder / CONFIG).read_bytes())["digest"])
+
+
 def _read_config(folder: Path, kind: type[Model[Any]]) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file() or not (folder / WEIGHTS).is_file():

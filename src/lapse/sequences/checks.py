@@ -60,15 +60,17 @@ def check_shapes(s: Sequences) -> None:
             )
 
 
-def positions(s: Sequences, index: ArrayLike) -> NDArray[Any]:
-    """(k,) int64, from positions (k,) or a mask (S,)."""
+def positions(count: int, index: ArrayLike) -> NDArray[Any]:
+    """(k,) int64, from positions (k,) or a mask (count,)."""
     found = np.asarray(index)
-    if found.dtype == bool and found.shape == (len(s),):
+    if found.dtype == bool and found.shape == (count,):
         return np.flatnonzero(found)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise IndexError(
-            f"positions must be whole numbers (k,) or a mask ({len(s)},), got {found.dtype} of shape {found.shape}"
+            f"positions must be whole numbers (k,) or a mask ({count},), got {found.dtype} of shape {found.shape}"
         )
-    if found.size and not -len(s) <= found.min() <= found.max() < len(s):
-        raise IndexError(f"there are {len(s)} sequences, got positions from {found.min()} to {found.max()}")
+    if found.size and not -count <= found.min() <= found.max() < count:
+        raise IndexError(
+            f"there are {count} to choose from, got positions from {found.min()} to {found.max()}"
+        )
     return found.astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lapse.arguments import as_names, check_count, check_kind, check_number
+from lapse.sequences.arrays import as_float32
 from lapse.sequences.batches import Batch, gather, loader
+from lapse.sequences.checks import positions
 from lapse.sequences.ragged import Array, Sequences, concatenated_ranges, offsets_of
 
 
@@ -54,6 +57,15 @@ class Cuts:
     lengths: Array
     queries: Sequences
 
+    def __post_init__(self) -> None:
+        check_kind("sequences", self.sequences, Sequences)
+        check_kind("queries", self.queries, Sequences)
+        if not (np.isfinite(self.spans) & (self.spans >= 0)).all():
+            raise ValueError(
+                "the times that are asked about must not come before the last known event, nor be further from it than "
+                f"float32 can hold; got {self.spans.min():g} to {self.spans.max():g} after it"
+            )
+
     @classmethod
     def random(
         cls,
@@ -78,9 +90,13 @@ class Cuts:
             horizon: the longest time after the cut that is asked about, in the unit of the sequences; None for any.
             seed: decides what is drawn.
         """
-        for name, number, least in (("count", count, 1), ("queries", queries, 1), ("horizon", horizon, 0)):
-            if number is not None and not least <= number < np.inf:
-                raise ValueError(f"{name} must be a finite number of at least {least}, got {number!r}")
+        check_kind("sequences", sequences, Sequences)
+        check_count("count", count)
+        check_count("seed", seed, 0)
+        if queries is not None:
+            check_count("queries", queries)
+        if horizon is not None:
+            check_number("horizon", horizon, "a finite time that is not negative", least=0.0)
         names = _target_names(sequences, targets)
         truth = _truth(sequences, names)
         generator = np.random.default_rng(seed)
@@ -140,6 +156,7 @@ class Cuts:
             sequences: what is asked about.
             times: in the unit of the sequences: one list per sequence, or one list for all of them.
         """
+        check_kind("sequences", sequences, Sequences)
         asked = _per_sequence(sequences, times)
         counts = np.array([len(each) for each in asked], np.int64)
         sequence, moments = np.repeat(np.arange(len(sequences)), counts), np.concatenate([[], *asked])
@@ -164,8 +181,9 @@ class Cuts:
             sequences: what is asked about.
             spans: how long after the last event, in the unit of the sequences; the same for every sequence.
         """
-        steps = np.atleast_1d(np.asarray(spans, np.float64))
-        if steps.ndim != 1 or not len(steps) or not (np.isfinite(steps) & (steps >= 0)).all():
+        check_kind("sequences", sequences, Sequences)
+        steps = _numbers("ahead", spans)
+        if (steps < 0).any():
             raise ValueError(f"ahead must be times that are finite and not negative, got {spans!r}")
         last = sequences.times[sequences.offsets[1:] - 1]
         sizes = np.full(len(sequences), len(steps))
@@ -188,8 +206,7 @@ class Cuts:
     def spans(self) -> Array:
         """(Q,) float32, the time from the last event of the history to each query."""
         last = self.sequences.times[self.sequences.offsets[self.index] + self.lengths - 1]
-        since: Array = self.queries.times - np.repeat(last, self.queries.lengths)
-        return since.astype(np.float32)
+        return as_float32(self.queries.times - np.repeat(last, self.queries.lengths))
 
     def batch(self, index: ArrayLike) -> CutBatch:
         """Some cuts as tensors, end to end.
@@ -197,7 +214,7 @@ class Cuts:
         Args:
             index: their positions.
         """
-        chosen = np.asarray(index, np.int64)
+        chosen = positions(len(self), index) % len(self)
         history = gather(self._history(chosen), np.arange(len(chosen)))
         places = concatenated_ranges(self.queries.offsets[chosen], self.queries.lengths[chosen])
         parts: dict[str, Any] = {each.name: getattr(history, each.name) for each in fields(history)}
@@ -258,7 +275,7 @@ def _drawn(
 
 def _target_names(s: Sequences, targets: str | Sequence[str] | None) -> tuple[str, ...]:
     numbers = tuple(name for name in s.features if name not in s.categories)
-    names = numbers if targets is None else (targets,) if isinstance(targets, str) else tuple(targets)
+    names = numbers if targets is None else as_names("targets", targets)
     if unknown := [name for name in names if name not in numbers]:
         raise ValueError(f"{unknown[0]!r} cannot be forecast; expected features that are numbers: {numbers}")
     if not names:
@@ -303,15 +320,26 @@ def _ids(s: Sequences) -> Array:
 
 def _per_sequence(s: Sequences, times: Sequence[ArrayLike] | ArrayLike) -> list[Array]:
     """One array of finite times per sequence."""
-    given: list[Any] = [times] if np.isscalar(times) else list(cast(Any, times))
-    one_for_all = len(given) > 0 and np.isscalar(given[0])
-    if not one_for_all and len(given) != len(s):
+    given: Any = times
+    alone = not hasattr(given, "__len__") or isinstance(given, str) or not len(given)
+    if alone or np.ndim(next(iter(given))) == 0:
+        return [_numbers("times", given)] * len(s)
+    if len(given) != len(s):
         raise ValueError(f"times has {len(given)} lists for {len(s)} sequences; expected one for each")
-    lists = [given] * len(s) if one_for_all else given
-    asked = [np.atleast_1d(np.asarray(each, np.float64)) for each in lists]
-    if any(each.ndim != 1 or not len(each) or not np.isfinite(each).all() for each in asked):
-        raise ValueError("times must hold at least one finite number per sequence")
-    return asked
+    return [_numbers("times", each) for each in given]
+
+
+def _numbers(name: str, given: Any) -> Array:
+    """(k,) float64 finite numbers, at least one; text, dates and truths are none."""
+    try:
+        found = np.atleast_1d(np.asarray(given))
+        if found.ndim == 1 and found.size and found.dtype.kind in "iuf" and np.isfinite(found).all():
+            return found.astype(np.float64)
+    except ValueError:  # lists of different lengths
+        pass
+    raise ValueError(
+        f"{name} must be one or more finite numbers, in the unit of the sequences, got {given!r}"
+    )
 
 
 def _events_up_to(s: Sequences, asked: list[Array]) -> Array:

@@ -322,7 +322,7 @@ class Sequences:
         Args:
             index: (k,) positions, or a mask (S,).
         """
-        index = positions(self, index)
+        index = positions(len(self), index)
         lengths = self.lengths[index]
         return self.gather(concatenated_ranges(self.offsets[:-1][index], lengths), lengths, index)
 
@@ -443,7 +443,7 @@ class Sequences:
         """
         from lapse.sequences.batches import gather
 
-        return gather(self, positions(self, index))
+        return gather(self, positions(len(self), index))
 
 
 def concatenated_ranges(starts: Array, lengths: Array) -> Array:

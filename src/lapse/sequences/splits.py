@@ -132,8 +132,17 @@ def as_dates(s: Sequences, times: Array) -> Any:
         return times
     with extra("tables"):
         import pandas as pd
-    since = np.rint(times * NANOSECONDS[s.unit]).astype("timedelta64[ns]")
-    dates = pd.DatetimeIndex(np.datetime64(s.origin, "ns") + since)
+    with np.errstate(over="ignore"):
+        since = times * float(NANOSECONDS[s.unit])
+    # NumPy would write a date for which it has no room as another one, or as none.
+    origin, ends = nanoseconds_since_1970(np.datetime64(s.origin)), (pd.Timestamp.min, pd.Timestamp.max)
+    first, last = (float(nanoseconds_since_1970(end.to_datetime64()) - origin) for end in ends)
+    if (beyond := np.flatnonzero(~((since > first) & (since < last)))).size:
+        raise ValueError(
+            f"{times[beyond[0]]:g} {s.unit} after {s.origin} is no date that a table can hold; those are of "
+            f"the years {ends[0].year} to {ends[1].year}"
+        )
+    dates = pd.DatetimeIndex(np.datetime64(s.origin, "ns") + np.rint(since).astype("timedelta64[ns]"))
     return dates if s.zone is None else dates.tz_localize("UTC").tz_convert(s.zone)
 
 

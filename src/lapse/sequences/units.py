@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 # The length of each unit in nanoseconds.
@@ -15,6 +17,16 @@ NANOSECONDS = {
     "D": 86400 * 10**9,
     "W": 7 * 86400 * 10**9,
 }
+
+
+def counted_since_1970(dates: np.ndarray[Any, Any], unit: str) -> np.ndarray[Any, Any]:
+    """Dates, none of them NaT, as float64 in a unit, also those for which int64 has no room in nanoseconds."""
+    own, step = np.datetime_data(dates.dtype)
+    if own not in NANOSECONDS or step != 1:
+        own = "D" if own in ("Y", "M") else "ns"
+        dates = dates.astype(f"M8[{own}]")
+    found: np.ndarray[Any, Any] = dates.astype(np.int64) * float(NANOSECONDS[own]) / NANOSECONDS[unit]
+    return found
 
 
 def nanoseconds_since_1970(date: np.datetime64) -> int:

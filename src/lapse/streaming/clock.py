@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from lapse.sequences.ragged import Array
-from lapse.sequences.units import NANOSECONDS
+from lapse.sequences.units import NANOSECONDS, counted_since_1970
 
 
 class Clock:
@@ -28,15 +29,13 @@ class Clock:
             time: a number, or a date: `datetime`, `numpy.datetime64` or text as in ISO 8601. A date without a time zone
                 is in UTC.
         """
-        if isinstance(time, int | float | np.number):
-            return float(time)
-        if isinstance(time, str):
-            time = datetime.fromisoformat(time)
-        if isinstance(time, datetime):
-            time = np.datetime64(time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time, "ns")
-        if not isinstance(time, np.datetime64):
-            raise TypeError(f"time must be a number or a date, got {time!r}")
-        return float(self._counted(np.array([time]))[0])
+        try:
+            if isinstance(time, Real) and not isinstance(time, bool):
+                return float(time)
+            moment = _moment(time)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"time must be a number or a date, got {time!r}") from error
+        return float(self._counted(np.array([moment]))[0])
 
     def numbers(self, times: Any) -> Array:
         """(N,) float64, many times as numbers.
@@ -45,6 +44,8 @@ class Clock:
             times: (N,) numbers or dates.
         """
         array = np.asarray(times)
+        if array.ndim != 1:
+            raise ValueError(f"times must have one axis, one time per event, got the shape {array.shape}")
         if array.dtype.kind == "M":
             return self._counted(array)
         if array.dtype.kind in "iuf":
@@ -56,5 +57,18 @@ class Clock:
             raise ValueError(
                 f"the model was trained on times with unit={self.unit!r}, so that dates cannot be counted; give numbers"
             )
-        nanoseconds: Array = dates.astype("datetime64[ns]").astype(np.int64)
-        return nanoseconds / NANOSECONDS[self.unit]
+        if np.isnat(dates).any():
+            raise ValueError("time must be a number or a date, got NaT")
+        return counted_since_1970(dates, self.unit)
+
+
+def _moment(time: Any) -> np.datetime64:
+    """A date as NumPy has it, in UTC; TypeError or ValueError for what is none."""
+    if isinstance(time, str):
+        time = datetime.fromisoformat(time)
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        time = time.astimezone(UTC).replace(tzinfo=None)
+    if not isinstance(time, date | np.datetime64):
+        raise TypeError
+    # NumPy finds the unit that has room for it: nanoseconds end in 2262.
+    return np.datetime64(time)

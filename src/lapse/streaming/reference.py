@@ -51,17 +51,20 @@ class ReferenceEngine:
 
     def _schedule(self, arena: Arena, events: Events) -> tuple[Array, Array, Array]:
         """The gap before each event, its time, and how many events of its sequence come before it in this call."""
-        count = len(events)
+        count, unit = len(events), self.step.preprocessing.time_unit.numpy()
         gaps, times, waves = np.zeros(count, np.float32), events.when.copy(), np.full(count, -1)
         newest: dict[int, float] = {}
         number: dict[int, int] = {}
         for k, slot in enumerate(events.slots.tolist()):
             before = newest.get(slot, float(arena.times[slot]))
             events.status[k] = self._judge(times[k], events.values[k], before)
-            if events.status[k] == TAKEN:
-                if not math.isnan(before):
-                    times[k] = max(times[k], before)
+            if events.status[k] == TAKEN and not math.isnan(before):
+                times[k] = max(times[k], before)
+                with np.errstate(over="ignore"):
                     gaps[k] = times[k] - before
+                if not math.isfinite(gaps[k] / unit):
+                    events.status[k] = BAD_TIME
+            if events.status[k] == TAKEN:
                 newest[slot], waves[k] = float(times[k]), number.get(slot, 0)
                 number[slot] = int(waves[k]) + 1
         return gaps, times, waves

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 import lapse
 from lapse.models import Stepper
@@ -44,14 +47,13 @@ def save(kept: Kept, step: Stepper, path: Path) -> None:
     """
     from safetensors.numpy import save as to_bytes
 
-    if strange := [id for id in kept.ids if type(id) not in (str, int)]:
-        raise TypeError(f"only ids that are text or whole numbers can be stored, got {strange[0]!r}")
+    ids = [_stored(id) for id in kept.ids]
     arrays = {"rows": np.ascontiguousarray(kept.rows), "times": np.ascontiguousarray(kept.times)}
     contents = {
         "format": FORMAT,
         "lapse": lapse.__version__,
         "model": fingerprint(step),
-        "ids": kept.ids,
+        "ids": ids,
         "evicted": kept.evicted,
         "arrays": _digest_of(arrays),
     }
@@ -59,6 +61,38 @@ def save(kept: Kept, step: Stepper, path: Path) -> None:
     header = {"contents": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
     data = to_bytes(arrays, header)
     write_atomically(path, lambda file: file.write(data))
+
+
+def _stored(id: Hashable) -> str | int:
+    """An id as it is written; those of NumPy equal Python's."""
+    if isinstance(id, bool | np.bool_) or not isinstance(id, str | int | np.integer):
+        raise TypeError(f"only ids that are text or whole numbers can be stored, got {id!r}")
+    return str(id) if isinstance(id, str) else int(id)
+
+
+class SnapshotBusy(RuntimeError):
+    """Another process goes on from this snapshot and will write it."""
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """A snapshot for this process alone; `SnapshotBusy` if another one has it. Of two, the last would undo the first.
+
+    Args:
+        path: the file, which need not be there yet.
+    """
+    # The lock is the kernel's and ends with the process, however that ends.
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0.5)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SnapshotBusy(f"another process uses {path}; wait for it or choose another file") from None
+    try:
+        for partial in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+            partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        yield
+    finally:
+        lock.release()
 
 
 def load(step: Stepper, path: Path) -> Kept:
@@ -83,6 +117,8 @@ def load(step: Stepper, path: Path) -> Kept:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     from safetensors import SafetensorError, safe_open
 
+    with path.open("rb"):
+        pass  # the system says what is wrong with the path in clearer words
     try:
         with safe_open(path, "numpy") as file:
             header = file.metadata() or {}

@@ -8,14 +8,17 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from lapse.arguments import check_choice, check_count
 from lapse.heads import NonFiniteError
 from lapse.kernels.setting import chosen_backend
-from lapse.models import Stepper
+from lapse.models import Steppable
+from lapse.models.base import check_finite
+from lapse.models.step import stepper_of
 from lapse.sequences.ragged import Array
 from lapse.streaming.answers import Answer, Answers
 from lapse.streaming.arena import BAD_TIME, BAD_VALUE, LATE, POLICIES, TAKEN, Arena, Events, Layout
@@ -28,17 +31,11 @@ from lapse.streaming.values import Values
 
 MOST_AT_ONCE = 4096  # events of one call of an engine: enough to fill it, and few enough to stay in the cache
 
+NUMBERS = "fiub"  # kinds of arrays
+
 Late = Literal["refuse", "drop", "clamp"]
 Time = float | str | datetime | np.datetime64
 Given = Mapping[str, Any] | Sequence[Any] | Array
-
-
-class Steppable(Protocol):
-    """What a stream takes: a `SequenceModel`, or an `Ensemble`."""
-
-    def stepper(self) -> Stepper:
-        """The model, one event at a time."""
-        ...
 
 
 class Stream:
@@ -73,17 +70,12 @@ class Stream:
         late: Late = "refuse",
         on_evict: Callable[[Hashable], None] | None = None,
     ) -> None:
-        if not hasattr(model, "stepper"):
-            raise TypeError(
-                f"a stream takes a SequenceModel or an Ensemble, got {type(model).__name__}, which cannot take events "
-                "one at a time"
-            )
-        if max_ids < 1:
-            raise ValueError(f"max_ids must be at least 1, got {max_ids}")
-        if late not in POLICIES:
-            raise ValueError(f"late must be one of {', '.join(map(repr, POLICIES))}, got {late!r}")
+        check_count("max_ids", max_ids)
+        check_choice("late", late, POLICIES)
+        if on_evict is not None and not callable(on_evict):
+            raise TypeError(f"on_evict must be a function of an id, got {on_evict!r}")
         self.late, self.max_ids = late, max_ids
-        self.step = copy.deepcopy(model).stepper().cpu().eval().requires_grad_(False)
+        self.step = stepper_of(copy.deepcopy(model)).cpu().eval().requires_grad_(False)
         self.head, schema = self.step.head, self.step.schema
         self._clock = Clock(schema.unit)
         self._values = Values("feature", schema.features)
@@ -135,6 +127,8 @@ class Stream:
         """
         row = self._row_for(self._static.numbers(static) if static is not None else None)
         began = math.nan if start is None else self._clock.number(start)
+        if start is not None and not math.isfinite(began):
+            raise ValueError(f"start must be a finite time, got {start!r}")
         with self._lock:
             slot = self._residents.enter(id, None)
             self._residents.arena.rows[slot], self._residents.arena.times[slot] = row, began
@@ -181,6 +175,7 @@ class Stream:
             times: (N,), when each happened.
             values: (N, F) numbers, NaN where nothing was observed; or N values as `push` takes them.
         """
+        _check_ids(ids)
         when = self._clock.numbers(times)
         numbers = self._read_many(values)
         if not len(ids) == len(when) == len(numbers):
@@ -210,7 +205,7 @@ class Stream:
             id: an id that had an event.
             time: when, not before its last event.
         """
-        return Answer(self.head, self.ask_many([id], time).raw[0])
+        return Answer(self.head, self.ask_many([id], self._clock.number(time)).raw[0])
 
     def ask_many(self, ids: Sequence[Hashable], times: Any) -> Answers:
         """`ask` for many ids at once.
@@ -219,21 +214,29 @@ class Stream:
             ids: N ids that had events.
             times: (N,), or one time for all of them.
         """
+        _check_ids(ids)
         alone = np.ndim(times) == 0
         when = np.full(len(ids), self._clock.number(times)) if alone else self._clock.numbers(times)
+        if len(ids) != len(when):
+            raise ValueError(
+                f"got {len(ids)} ids and {len(when)} times, expected as many of each, or one time"
+            )
         with self._lock:
             slots = [self._known_slot(id) for id in ids]
             rows, last = self._residents.arena.rows[slots], self._residents.arena.times[slots]
-        if not (when >= last).all():
-            k = int(np.flatnonzero(~(when >= last))[0])
+        with np.errstate(over="ignore"):
+            spans = (when - last).astype(np.float32)
+        if not ((spans >= 0) & np.isfinite(spans)).all():
+            k = int(np.flatnonzero(~((spans >= 0) & np.isfinite(spans)))[0])
             raise ValueError(
-                f"{ids[k]!r} is asked at {when[k]:g}, and its last event was at {last[k]:g}; ask at a time after it"
+                f"{ids[k]!r} is asked at {when[k]:g}, and its last event was at {last[k]:g}; ask at a finite time "
+                "after it"
             )
         with torch.no_grad():
-            spans = torch.from_numpy((when - last).astype(np.float32))
-            seen = self.step.between(spans, self._layout.read(rows))
-            raw = self.step.outputs(seen, self._layout.static(rows)).numpy()
-        return Answers(self.head, raw, np.ones(len(raw), bool))
+            seen = self.step.between(torch.from_numpy(spans), self._layout.read(rows))
+            output = self.step.outputs(seen, self._layout.static(rows))
+        check_finite(output, ids)
+        return Answers(self.head, output.numpy(), np.ones(len(output), bool))
 
     def forget(self, id: Hashable) -> None:
         """Drop the state of an id; nothing happens if there is none.
@@ -316,7 +319,12 @@ class Stream:
         return self._layout.first_row(self.step, static)
 
     def _first_row_of(self, new: Sequence[Hashable]) -> Array | None:
-        """What the rows of new ids begin with, if there are any; ValueError if each of them needs static features."""
+        """What the rows of new ids begin with; ValueError if they need static features, or could never be found."""
+        for id in new:
+            if id != id:
+                raise ValueError(
+                    f"{id!r} does not equal itself, so that it cannot be the id of several events"
+                )
         if new and self._first_row is None:
             self._row_for(None)  # raises, and says what is missing
         return self._first_row
@@ -340,34 +348,46 @@ class Stream:
         residents = self._residents
         new = [id for id in ids if id not in residents]
         row = self._first_row_of(new)
-        events.slots[:] = [residents.enter(id, row) for id in ids]
-        if not self._engine.take(residents.arena, events) or (events.status > LATE).any():
+        slots = events.slots
+        slots[:] = [residents.enter(id, row) for id in ids]
+        arena = residents.arena
+        rows, times = arena.rows[slots], arena.times[slots]
+        if not self._engine.take(arena, events) or (events.status > LATE).any():
+            # Those that came before one which diverged, and those of other ids, were taken.
+            arena.rows[slots], arena.times[slots] = rows, times
             residents.undo(new)
             raise self._refusal(events, ids, first)
         residents.settle()
 
     def _read(self, values: Given, to: Array) -> None:
         """The numbers of one event."""
-        if not self._values.plain or isinstance(values, Mapping):
-            to[:] = self._values.numbers(values)
-            return
+        kind = type(values)
         try:
-            fits = len(values) == len(to)
-            if fits:
+            # NumPy would also take text and dates as numbers; a sum of them fails, or is neither of these two.
+            if kind is list or kind is tuple:
+                plain = type(sum(values)) in (float, int)
+            else:
+                plain = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in NUMBERS
+            if plain and self._values.plain and len(values) == len(to):
                 to[:] = values
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
+                return
+        except (TypeError, OverflowError, RuntimeWarning):  # the last of 1e39, where warnings are errors
+            pass
+        with np.errstate(over="ignore"):  # what becomes infinite is refused by the engine
             to[:] = self._values.numbers(values)  # or it raises, and says what is wrong
 
     def _read_many(self, values: Any) -> Array:
-        if isinstance(values, np.ndarray) and self._values.plain and values.ndim == 2:
-            if values.shape[1] != self._values.size:
-                self._values.numbers(values[0])  # raises, and says what is wrong
-            return values
-        return np.array([self._values.numbers(one) for one in values], self._dtype).reshape(
-            -1, self._values.size
-        )
+        """(N, size) numbers, which are infinite where the type of the model has no room for them."""
+        with np.errstate(over="ignore"):
+            plain = type(values) is np.ndarray and self._values.plain and values.dtype.kind in NUMBERS
+            if plain and values.ndim == 2 and values.shape[1] == self._values.size:
+                return values.astype(self._dtype, copy=False)  # type: ignore[no-any-return]
+            if not hasattr(values, "__len__"):
+                raise TypeError(
+                    f"values must be numbers (N, {self._values.size}), or one per event, got {values!r}"
+                )
+            numbers = [self._values.numbers(one) for one in values]
+            return np.array(numbers, self._dtype).reshape(-1, self._values.size)
 
     def _refusal(self, events: Events, ids: Sequence[Hashable], first: int = 0) -> Exception:
         """What is wrong with the first event that is refused."""
@@ -382,10 +402,20 @@ class Stream:
                 f"{where} is older than the one before it, at {last:g}; late={self.late!r} refuses it{taken}"
             )
         if status == BAD_TIME:
-            return ValueError(f"{where} has no time; expected a finite number{taken}")
+            return ValueError(
+                f"{where} has no time that can be counted; it, and the gap before it, must be finite in float32{taken}"
+            )
         if status == BAD_VALUE:
-            return ValueError(f"{where} has an infinite value; what was not observed is NaN or None{taken}")
+            return ValueError(
+                f"{where} has an infinite value, or one too large for {self._dtype}; what was not observed is NaN or "
+                f"None{taken}"
+            )
         return NonFiniteError(
-            f"{where} makes the state or the answer NaN or infinite; it was left out. Likely cause: values far from "
-            "those of training (set clip= in the model)"
+            f"{where} makes the state or the answer NaN or infinite; it was left out, and all of its group with it"
+            f"{taken}. Likely cause: values far from those of training (set clip= in the model)"
         )
+
+
+def _check_ids(ids: Any) -> None:
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+        raise TypeError(f"ids must be a list with one id per event, got {ids!r}")

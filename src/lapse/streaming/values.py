@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from lapse.models import Column
 
@@ -36,7 +39,11 @@ class Values:
             self._check_names(given)
             values: list[Any] = [given.get(name) for name in self.names]
         else:
-            values = [given] if isinstance(given, float | int | str) else list(given)
+            if isinstance(given, Set) or not (isinstance(given, Real | str) or hasattr(given, "__len__")):
+                raise TypeError(
+                    f"values must be numbers in order, or a mapping from names to numbers, got {given!r}"
+                )
+            values = [given] if isinstance(given, Real | str) else list(given)
             if len(values) != len(self.names):
                 raise ValueError(
                     f"expected one value per {self.kind}, {len(self.names)} ({', '.join(self.names)}), "
@@ -60,9 +67,18 @@ class Values:
             return _one_hot(column.words, value)
         if value is None:
             return [math.nan]
-        if isinstance(value, str):
-            raise ValueError(f"{self.kind} {column.name!r} is {value!r}, expected a number")
-        return [float(value)]
+        try:
+            # Python would also read text as a number, and NumPy drop the imaginary part of one.
+            number = (
+                math.inf if isinstance(value, str | bytes | complex | np.complexfloating) else float(value)
+            )
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            number = math.inf
+        if math.isinf(number):
+            raise ValueError(
+                f"{self.kind} {column.name!r} is {value!r}, expected a finite number, NaN or None"
+            )
+        return [number]
 
 
 def _one_hot(words: tuple[str, ...], value: Any) -> list[float]:

@@ -188,6 +188,7 @@ class Stream {
       when = t.newest;
     }
     gaps_[k] = std::isnan(t.newest) ? 0.0f : float(when - t.newest);  // in float, as in sequences
+    if (!std::isfinite(T(gaps_[k]) / time_unit_)) return kBadTime;
     effective_[k] = t.newest = when;
     wave_[k] = t.events++;
     return kTaken;

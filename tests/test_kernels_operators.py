@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import lapse
 from fuzz_kernels import CELLS
 from lapse import Batch, Rows, Sequences, recurrent
-from lapse.kernels import native, passes, recompute, text
+from lapse.kernels import native, operators, passes, recompute, text
 from lapse.kernels.programs import program_of
 from lapse.models import SequenceModel
 
@@ -41,7 +41,10 @@ def arguments(cell: recurrent.Cell, rows: Rows, *, keep: bool = True, start: boo
     learned = [w.detach().requires_grad_(keep and w.requires_grad) for w in weights]
     inputs = [t.requires_grad_(keep) for t in (x, torch.rand(rows.size), *state)] + learned
     layout = rows.lengths, rows.starts, rows.stride, rows.room, rows.backward
-    return text.write(written.program), inputs, len(state), *layout, keep, 0
+    program = text.write(written.program)
+    sizes = operators.plan_sizes(program, x.dtype)
+    kept = operators.kept_size(sizes, rows.batch_size, rows.size, 0) if keep else 0
+    return program, inputs, len(state), *layout, kept, 0
 
 
 def check_operator(given: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +140,14 @@ LAYERS: dict[str, Callable[[], lapse.RNN]] = {
     "gru-d": lambda: lapse.GRUD(3, 6),
     "ct-lstm": lambda: lapse.CTLSTM(3, 6, 2, bidirectional=True),
 }
+
+
+def test_what_is_kept_must_have_room_for_the_backward_pass() -> None:
+    """A graph that torch has stored may have been made with a library whose records were smaller."""
+    *given, kept, every = arguments(recurrent.ODELSTMCell(3, 5), Rows.flat([3, 1, 4]))
+    with pytest.raises(ValueError, match=f"cannot keep what the backward pass needs in {kept - 1} elements"):
+        torch.ops.lapse.unroll(*given, kept - 1, every)
+    assert len(torch.ops.lapse.unroll(*given, kept, every)[-1]) == kept
 
 
 @pytest.mark.parametrize("name", LAYERS)

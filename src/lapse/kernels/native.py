@@ -189,7 +189,9 @@ class Plan:
         )  # fmt: skip
         sizes = (ctypes.c_int64 * 3)()
         self.function("sizes")(self.handle, ctypes.addressof(sizes))
-        self.packed_size, self._record_width, self._state_width = (int(n) for n in sizes)
+        self.sizes = self.packed_size, self._record_width, self._state_width = (
+            int(sizes[0]), int(sizes[1]), int(sizes[2]),
+        )  # fmt: skip
         self._forward, self._backward = self.function("forward"), self.function("backward")
         self._free = self.function("free")
 
@@ -205,12 +207,6 @@ class Plan:
         if every:
             return int((rows.lengths + every - 1).floor_divide(every).sum()) * self._state_width
         return (rows.batch_size + rows.count) * self._record_width
-
-    def most_tape(self, rows: int, places: int, every: int) -> int:
-        """How many elements a tape has at most, whatever the lengths of the rows are."""
-        if every:
-            return (rows + places // every) * self._state_width
-        return (rows + places) * self._record_width
 
     def forward(self, call: Call) -> None:
         self._run(self._forward, call, "forward")

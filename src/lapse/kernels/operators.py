@@ -7,9 +7,10 @@ numbers, and what the backward pass needs leaves the forward pass as tensors. Ea
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,22 +26,60 @@ INPUTS = (
     "str program, Tensor[] inputs, int states, "
     "Tensor lengths, Tensor starts, SymInt stride, SymInt room, bool backward"
 )
+_Numbers = ctypes.c_int64 * 4
+NUMBERS = ctypes.sizeof(_Numbers) // torch.float32.itemsize  # of either number type: room enough
 _library = torch.library.Library("lapse", "DEF")
-# Returns the output, the final states and, if they are to be kept, what the backward pass needs: a tensor with packed
-# weights and tape, and one with the numbers of the job.
-_library.define(f"unroll({INPUTS}, bool keep, int every) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+# Returns the output, the final states and, unless `kept` is 0, a tensor of `kept` elements with what the backward pass
+# needs: packed weights, tape and the numbers of the job, in one tensor because each costs a graph some microseconds.
+# Its size depends on the library. It is an argument because torch stores compiled graphs on disk by what is in them.
+_library.define(f"unroll({INPUTS}, SymInt kept, int every) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
 # Returns the gradients of those inputs that are wanted.
 _library.define(
-    f"unroll_backward({INPUTS}, Tensor?[] pulls, Tensor kept, Tensor numbers, bool[] wanted) -> Tensor[]",
+    f"unroll_backward({INPUTS}, Tensor?[] pulls, Tensor kept, bool[] wanted) -> Tensor[]",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
 
+class _Ready(NamedTuple):
+    """A program made ready for one number type, and the shapes that its tensors may have."""
+
+    program: Program
+    plan: native.Plan
+    input_width: int
+    widths: list[int]
+    shapes: list[tuple[tuple[int, ...], ...]]
+
+    def check(self, inputs: Sequence[Tensor], states: int, rows: int) -> None:
+        """Refuse tensors that are not what the program expects: the library trusts them."""
+        x, places = inputs[0], inputs[0].shape[0]
+        expected: list[tuple[tuple[int, ...], ...]] = [((places, self.input_width),), ((places,),)]
+        expected += [((rows, width),) for width in self.widths[:states]]
+        expected += self.shapes
+        if len(inputs) != len(expected) or states not in (0, len(self.widths)):
+            raise ValueError(
+                f"lapse::unroll expected {len(expected)} tensors for this program, got {len(inputs)}"
+            )
+        for tensor, shapes in zip(inputs, expected, strict=True):
+            if tensor.shape not in shapes:
+                raise ValueError(
+                    f"lapse::unroll expected a tensor of shape {shapes[0]}, got {tuple(tensor.shape)}"
+                )
+            if tensor.dtype is not x.dtype or not tensor.is_cpu:
+                raise TypeError(
+                    f"lapse::unroll takes float32 or float64 tensors on the CPU, all alike, got {x.dtype} and "
+                    f"{tensor.dtype} on {tensor.device.type}"
+                )
+
+
 @functools.lru_cache(maxsize=256)
-def _plan(program: str, dtype: torch.dtype) -> native.Plan:
+def _ready(program: str, dtype: torch.dtype) -> _Ready:
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"lapse::unroll takes float32 or float64 tensors, got {dtype}")
     if native.library() is None:
         raise RuntimeError("this graph was made for lapse's fused kernels, which are not available here")
-    return native.Plan(text.read(program), dtype)
+    made = text.read(program)
+    widths = [port.row_stride for port in made.states]
+    return _Ready(made, native.Plan(made, dtype), made.input_port.row_stride, widths, made.tensor_shapes())
 
 
 def _unroll(
@@ -52,16 +91,47 @@ def _unroll(
     stride: int,
     room: int,
     backward: bool,
-    keep: bool,
+    kept: int,
     every: int,
 ) -> list[Tensor]:
-    rows = Rows(lengths, starts, stride, inputs[0].shape[0], room, backward=backward)
-    _check(text.read(program), rows, inputs, states)
-    plan = _plan(program, inputs[0].dtype)
-    job = Job.of(text.read(program), plan, rows, states, every)
-    found = passes.forward(job, plan.most_tape(rows.batch_size, rows.size, every) if keep else 0, inputs)
-    numbers = torch.tensor([job.every, job.threads, job.block, found.call.finite])
-    return [found.output, *found.final, *([found.kept, numbers] if keep else [])]
+    ready, places, count = _ready(program, inputs[0].dtype), inputs[0].shape[0], lengths.shape[0]
+    ready.check(inputs, states, count)
+    rows = Rows(lengths, starts, stride, places, room, backward=backward)
+    job = Job.of(ready.program, ready.plan, rows, states, every)
+    if not kept:
+        found = passes.forward(job, 0, inputs)
+        return [found.output, *found.final]
+    if kept < kept_size(ready.plan.sizes, count, places, every):
+        raise ValueError(f"lapse::unroll cannot keep what the backward pass needs in {kept} elements")
+    found = passes.forward(job, kept - ready.plan.packed_size, inputs)
+    numbers = _numbers(found.kept)
+    numbers[:] = [job.every, job.threads, job.block, found.call.finite]
+    return [found.output, *found.final, found.kept]
+
+
+def kept_size(sizes: tuple[int, int, int], rows: int, places: int, every: int) -> int:
+    """How many elements are kept for the backward pass at most, whatever the lengths of the rows are.
+
+    Args:
+        sizes: Those of the plan.
+        rows: The number of rows.
+        places: The number of places that their steps lie in.
+        every: How many steps lie between two states that are kept; 0 to keep every step.
+    """
+    packed, record, state = sizes
+    tape = (rows + places // every) * state if every else (rows + places) * record
+    return packed + tape + NUMBERS
+
+
+def plan_sizes(program: str, dtype: torch.dtype) -> tuple[int, int, int]:
+    """What `kept_size` takes."""
+    return _ready(program, dtype).plan.sizes
+
+
+def _numbers(kept: Tensor) -> ctypes.Array[ctypes.c_int64]:
+    """The last elements of what is kept, which hold the numbers of the job."""
+    at = kept.data_ptr() + (kept.shape[0] - NUMBERS) * kept.itemsize
+    return _Numbers.from_address(at)
 
 
 def _unroll_backward(
@@ -75,46 +145,26 @@ def _unroll_backward(
     backward: bool,
     pulls: Sequence[Tensor | None],
     kept: Tensor,
-    numbers: Tensor,
     wanted: Sequence[bool],
 ) -> list[Tensor]:
+    ready = _ready(program, kept.dtype)
     rows = Rows(lengths, starts, stride, inputs[0].shape[0], room, backward=backward)
-    every, threads, block, finite = numbers.tolist()
-    job = Job(text.read(program), _plan(program, kept.dtype), rows, states, every, threads, block)
+    every, threads, block, finite = _numbers(kept)
+    job = Job(ready.program, ready.plan, rows, states, every, threads, block)
     call = job.call()
     call.finite = finite
     found = passes.backward(job, call, kept, inputs, pulls, wanted)
     return [grad for grad in found if grad is not None]
 
 
-def _check(program: Program, rows: Rows, inputs: Sequence[Tensor], states: int) -> None:
-    """Refuse tensors that are not what the program expects: the library trusts them."""
-    steps, widths = rows.size, [port.row_stride for port in program.states]
-    expected: list[tuple[tuple[int, ...], ...]] = [((steps, program.input_port.row_stride),), ((steps,),)]
-    expected += [((rows.batch_size, width),) for width in widths[:states]] + program.tensor_shapes()
-    found = [tuple(tensor.shape) for tensor in inputs]
-    if len(found) != len(expected) or states not in (0, len(widths)):
-        raise ValueError(f"lapse::unroll expected {len(expected)} tensors for this program, got {len(found)}")
-    for shape, shapes in zip(found, expected, strict=True):
-        if shape not in shapes:
-            raise ValueError(f"lapse::unroll expected a tensor of shape {shapes[0]}, got {shape}")
-    kinds = {(tensor.dtype, tensor.device.type) for tensor in inputs}
-    if kinds not in ({(torch.float32, "cpu")}, {(torch.float64, "cpu")}):
-        raise TypeError(f"lapse::unroll takes float32 or float64 tensors on the CPU, all alike, got {kinds}")
-
-
 def _fake_unroll(
-    program: str, inputs: Sequence[Tensor], states: int, lengths: Tensor, *layout_and_keep: Any
+    program: str, inputs: Sequence[Tensor], states: int, lengths: Tensor, *layout_and_kept: Any
 ) -> list[Tensor]:
-    *_, keep, every = layout_and_keep
+    *_, kept, _ = layout_and_kept
     like, places, rows = inputs[0], inputs[0].shape[0], lengths.shape[0]
     widths = [port.row_stride for port in text.read(program).states]
     found = [like.new_empty(places, widths[0]), *(like.new_empty(rows, n) for n in widths)]
-    if keep:
-        plan = _plan(program, like.dtype)
-        found.append(like.new_empty(plan.packed_size + plan.most_tape(rows, places, every)))
-        found.append(lengths.new_empty(4))
-    return found
+    return [*found, like.new_empty(kept)] if kept else found
 
 
 def _fake_unroll_backward(program: str, inputs: Sequence[Tensor], *rest: Any) -> list[Tensor]:
@@ -122,21 +172,21 @@ def _fake_unroll_backward(program: str, inputs: Sequence[Tensor], *rest: Any) ->
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.program, tensors, ctx.states, lengths, starts, *ctx.layout, ctx.keep, _ = inputs
+    ctx.program, tensors, ctx.states, lengths, starts, *ctx.layout, ctx.kept, _ = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, lengths, starts, *(output[-2:] if ctx.keep else ()))
+    ctx.save_for_backward(*tensors, lengths, starts, *(output[-1:] if ctx.kept else ()))
 
 
 def _differentiate(ctx: Any, pulls: list[Tensor | None]) -> tuple[Any, ...]:
-    if not ctx.keep:
+    if not ctx.kept:
         raise RuntimeError(
             "this graph was made for inference: it keeps nothing that a backward pass could use"
         )
-    *inputs, lengths, starts, kept, numbers = ctx.saved_tensors
+    *inputs, lengths, starts, kept = ctx.saved_tensors
     wanted = ctx.needs_input_grad[1]
     pulled = iter(
         torch.ops.lapse.unroll_backward(
-            ctx.program, inputs, ctx.states, lengths, starts, *ctx.layout, pulls[:-2], kept, numbers, wanted
+            ctx.program, inputs, ctx.states, lengths, starts, *ctx.layout, pulls[:-1], kept, wanted
         )
     )
     return None, [next(pulled) if w else None for w in wanted], *([None] * 8)

@@ -47,7 +47,9 @@ class Job(NamedTuple):
     def of(program: Program, plan: native.Plan, rows: Rows, states: int, every: int) -> Job:
         """A job for as many threads as torch has, if there is enough to do for them."""
         count = rows.batch_size
-        threads = torch.get_num_threads() if rows.count * program.multiplications > SMALL_CALL else 1
+        threads = torch.get_num_threads()
+        if threads > 1 and _is_small(rows, program.multiplications):
+            threads = 1
         block = min(BLOCK_ROWS, -(-count // threads))
         threads = min(threads, -(-count // block))
         return Job(program, plan, rows, states, every and min(every, rows.steps), threads, block)
@@ -136,6 +138,13 @@ def backward(
     call.d_states = ctypes.addressof(states) if any(wanted[2:weights]) else None
     job.plan.backward(call)
     return results
+
+
+def _is_small(rows: Rows, per_step: int) -> bool:
+    """Whether a call has too few multiplications for several threads; lengths are summed only if need be."""
+    if rows.batch_size * per_step > SMALL_CALL:  # every row has a step
+        return False
+    return rows.size * per_step <= SMALL_CALL or rows.count * per_step <= SMALL_CALL
 
 
 def _failure(job: Job, spans: Tensor, row: int, walked: int) -> SolverError:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapse.kernels import native, text
-from lapse.kernels import operators as operators  # it registers them
+from lapse.kernels import native, operators, text
 from lapse.kernels.contract import CellLike, State, zero_state
 from lapse.kernels.fused import kept_every
 from lapse.kernels.programs import has_program, program_of
@@ -34,8 +33,10 @@ def unroll(
     keep = torch.is_grad_enabled() and not is_exporting() and any(tensor.requires_grad for tensor in inputs)
     layout = rows.lengths, rows.starts, rows.stride, rows.room, rows.backward
     every = kept_every() if keep else 0
-    output, *rest = torch.ops.lapse.unroll(program, inputs, len(state), *layout, keep, every)
-    return output, tuple(rest[: len(rest) - 2] if keep else rest)
+    sizes = _plan_sizes(program, input.dtype)
+    kept = operators.kept_size(sizes, rows.batch_size, rows.size, every) if keep else 0
+    output, *rest = torch.ops.lapse.unroll(program, inputs, len(state), *layout, kept, every)
+    return output, tuple(rest[:-1] if keep else rest)
 
 
 def _attribute(cell: CellLike, name: str) -> Any:
@@ -62,6 +63,11 @@ def _program(cell: CellLike, *settings: object) -> str:
 @constant
 def _tensor_names(program: str) -> tuple[str, ...]:
     return tuple(text.read(program).tensors)
+
+
+@constant
+def _plan_sizes(program: str, dtype: torch.dtype) -> tuple[int, int, int]:
+    return operators.plan_sizes(program, dtype)
 
 
 @constant

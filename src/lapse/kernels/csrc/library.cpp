@@ -38,7 +38,7 @@ using namespace lapse;
     plan->states.assign(states, states + state_count);                                                                 \
     plan->input = *input;                                                                                              \
     plan->unread.assign(unread, unread + unread_count);                                                                \
-    plan->arrange();                                                                                                   \
+    arrange(*plan);                                                                                                    \
     return plan;                                                                                                       \
   }                                                                                                                    \
   void lapse_free_##suffix(void* plan) { delete static_cast<Plan<T>*>(plan); }                                         \

@@ -66,4 +66,24 @@ inline void backward(Step<T>& s, const Op& op) {
   }
 }
 
+// Make a plan ready whose parts are all in place.
+template <class T>
+inline void arrange(Plan<T>& plan) {
+  plan.arrange();
+  for (const Op& op : plan.ops) {
+    const long width = op.code == kLinear ? Linear::waiting_width(plan, op) : 0;
+    plan.waiting.push_back(width ? plan.waiting_width : -1);
+    plan.waiting_width += width;
+  }
+}
+
+// Add what has waited to the gradients.
+template <class T>
+inline void settle(Step<T>& s) {
+  s.fresh = false;
+  for (size_t i = 0; s.waits && i < s.plan->ops.size(); ++i)
+    if (s.plan->waiting[i] >= 0) Linear::settle(s, s.plan->ops[i]);
+  s.waits = 0;
+}
+
 }  // namespace lapse

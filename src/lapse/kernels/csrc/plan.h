@@ -24,6 +24,8 @@ constexpr int32_t kBefore = 1 << 30;  // a register as the previous step left it
 constexpr int32_t kNone = -1;
 constexpr int kMostSources = 3;   // of a Linear
 constexpr int kMostSegments = 8;  // of a matrix
+constexpr long kFewRows = 4;      // in a block: products wait for those of other steps
+constexpr long kMostWaiting = 16;  // rows of all steps that wait
 
 struct Register {
   int32_t size;
@@ -65,6 +67,8 @@ struct Plan {
   long record_width = 0, temporary_width = 0, adjoint_width = 0, state_width = 0;
   std::vector<long> forward_pack, backward_pack, gradient;  // where each parameter begins
   long packed_size = 0, forward_size = 0, gradient_size = 0;  // what the forward pass needs of the packed comes first
+  std::vector<long> waiting;  // where what waits for its products begins, by operation, in elements per row; -1 if none does
+  long waiting_width = 0;
 
   bool is_input(int32_t reg) const { return reg >= input.reg && reg < input.reg + input.segments; }
 
@@ -122,6 +126,8 @@ struct Step {
   T* spans;
   T* span_gradients;
   bool input_gradient, state_gradient;  // whether anyone asks for those of the input, of the initial state
+  T* waiting;      // of `waits` rows, whose products are done together; nullptr if each step does its own
+  long waits;
   bool fresh;      // the state before is all zeros, with which nothing needs to be multiplied
   bool replaying;  // activations are in place already
   long failed_row;

@@ -125,13 +125,15 @@ class Run {
   // What a lane keeps from step to step, and what a thread needs for one step.
   int64_t lane_size(bool backward) const {
     int64_t size = 2 * call_.block * (backward ? plan_.state_width : plan_.record_width);
-    return lines(backward ? size + plan_.gradient_size : size);
+    if (backward) size += plan_.gradient_size + (few_rows() ? kMostWaiting * plan_.waiting_width : 0);
+    return lines(size);
   }
   int64_t thread_size(bool backward) const {
     int64_t width = plan_.temporary_width;
     if (backward) width += plan_.adjoint_width + (call_.every ? (call_.every + 1) * plan_.record_width : 0);
     return lines(call_.block * width + 2 * padded<T>(call_.block));
   }
+  bool few_rows() const { return call_.block <= kFewRows && plan_.waiting_width; }
   static int64_t lines(int64_t size) { return (size + 31) / 16 * 16; }  // none shared by two of them
 
   // Where rows that are walked from the `first` on lie in a tensor outside: at a step, and in a state.
@@ -296,6 +298,7 @@ class Run {
         s.gradients = lane.memory;
         s.states = lane.memory + plan_.gradient_size;
         s.states_before = s.states + call_.block * plan_.state_width;
+        if (few_rows()) s.waiting = s.states_before + call_.block * plan_.state_width;
         lane.t = b.steps - 1, lane.known = 0, lane.record = nullptr;
         lane.kept = static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width;
         for (int64_t t = 0; call_.every && t < b.steps; t += call_.every) lane.kept += alive(b, t) * plan_.state_width;
@@ -314,6 +317,7 @@ class Run {
       if (lane.t-- > begin) continue;
       lane.record = nullptr;
       if (lane.t >= 0) continue;
+      settle(s);
       for (size_t i = 0; s.state_gradient && i < plan_.states.size(); ++i)
         if (call_.d_states[i])
           write(plan_.states[i], call_.d_states[i], rows_from(b.first), b.rows, s.adjoint(plan_.states[i].reg),
@@ -362,7 +366,9 @@ class Run {
       const T* d_output = static_cast<const T*>(call_.d_output) + at(r) * h.row_stride;
       for (long u = 0; u < size; ++u) dh[r * width + u] += d_output[u];
     }
-    s.fresh = fresh(t, s.before, s.before_rows);
+    const bool starts = fresh(t, s.before, s.before_rows);
+    if (starts || s.waits + s.rows > kMostWaiting) settle(s);
+    s.fresh = starts;
     read_spans(b, s, t);
     std::fill(s.span_gradients, s.span_gradients + s.rows, T(0));
     for (const int32_t reg : plan_.unread) {
@@ -376,6 +382,7 @@ class Run {
       if (op.replay) lapse::forward(s, op);
     s.replaying = false;
     for (auto op = plan_.ops.rbegin(); op != plan_.ops.rend(); ++op) lapse::backward(s, *op);
+    if (s.waiting && !s.fresh) s.waits += s.rows;
     for (long r = 0; call_.d_spans && r < s.rows; ++r) static_cast<T*>(call_.d_spans)[at(r)] = s.span_gradients[r];
     if (s.input_gradient)
       write(plan_.input, call_.d_input, at, s.rows, s.adjoint(plan_.input.reg), b.rows * plan_.width[plan_.input.reg]);

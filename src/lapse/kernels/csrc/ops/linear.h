@@ -1,6 +1,9 @@
 // Linear maps of registers.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
+
 #include "../gemm.h"
 #include "operation.h"
 
@@ -19,13 +22,18 @@ struct Linear {
   }
 
   template <class T>
+  static bool is_zero(const Step<T>& s, int32_t x) {
+    return s.fresh && (x & kBefore);
+  }
+
+  template <class T>
   static void forward(Step<T>& s, const Op& op) {
     const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
     for (long g = 0; g < segments; ++g) {
       Factor<T> factors[kMostSources];
       int count = 0;
       for (int i = 0; i < sources(op); ++i) {
-        if (s.fresh && (op.reg[X + i] & kBefore)) continue;
+        if (is_zero(s, op.reg[X + i])) continue;
         const long depth = s.plan->parameters[op.par[WEIGHT + i]].columns;
         factors[count++] = {depth, s.value(op.reg[X + i]), s.width(op.reg[X + i]), 1,
                             s.parameter(op.par[WEIGHT + i]) + g * depth * width};
@@ -51,33 +59,90 @@ struct Linear {
         T* base = s.adjoint(op.reg[BASE] + g);
         each<T>(s.rows * width, [&](long i) { store(base + i, op.add[BASE] ? load(base + i) + load(dy + i) : load(dy + i)); });
       }
-      if (op.par[BIAS] != kNone) {
-        const T one = 1;
-        T* db = s.gradient(op.par[BIAS]) + g * width;
-        const Factor<T> sum{s.rows, &one, 0, 0, dy, width};
-        multiply(Product<T>{&sum, 1, db, width, db, width}, 1, width);
-      }
     }
+    if (s.waiting && !s.fresh && s.plan->waiting[&op - s.plan->ops.data()] >= 0)
+      wait(s, op);
+    else
+      add_gradients(
+          s, op, s.rows, [&](long g) { return s.adjoint(op.reg[Y] + g); }, [&](int i) { return s.value(op.reg[X + i]); });
     for (int i = 0; i < sources(op); ++i) {
       const Parameter& w = s.plan->parameters[op.par[WEIGHT + i]];
       const int32_t x = op.reg[X + i];
       const long x_width = s.width(x);
-      const bool fresh = s.fresh && (x & kBefore);
       Factor<T> factors[kMostSegments];
-      for (long g = 0; g < segments; ++g) {
-        const T* dy = s.adjoint(op.reg[Y] + g);
-        T* dw = s.gradient(op.par[WEIGHT + i]) + g * w.columns * width;
-        const Factor<T> outer{s.rows, s.value(x), 1, x_width, dy, width};
-        if (!fresh) multiply(Product<T>{&outer, 1, dw, width, dw, width}, w.columns, width);
-        factors[g] = {w.rows, dy, width, 1, s.packed + s.plan->backward_pack[op.par[WEIGHT + i]] + g * w.rows * x_width};
-      }
-      if (s.plan->is_input(x) ? !s.input_gradient : fresh && !s.state_gradient) continue;
+      const T* back = s.packed + s.plan->backward_pack[op.par[WEIGHT + i]];
+      for (long g = 0; g < segments; ++g)
+        factors[g] = {w.rows, s.adjoint(op.reg[Y] + g), width, 1, back + g * w.rows * x_width};
+      if (s.plan->is_input(x) ? !s.input_gradient : is_zero(s, x) && !s.state_gradient) continue;
       T* dx = s.adjoint(x);
       Product<T> p{factors, int(segments), dx, x_width, op.add[X + i] ? dx : nullptr, x_width};
       if (s.ahead < s.ahead_end)
         p.ahead = s.ahead, s.ahead = multiply(p, s.rows, x_width);
       else
         multiply(p, s.rows, x_width);
+    }
+  }
+
+  // What a row that waits takes: its adjoints of y and its x. Only sums that no other operation adds to can wait without a
+  // change of their order.
+  template <class T>
+  static long waiting_width(const Plan<T>& plan, const Op& op) {
+    long uses = 0, width = plan.parameters[op.par[WEIGHT]].segments * plan.width[op.reg[Y]];
+    for (const Op& other : plan.ops)
+      for (const int32_t p : other.par) uses += p != kNone && std::count(std::begin(op.par), std::end(op.par), p);
+    for (int i = 0; i < sources(op); ++i) width += plan.width[op.reg[X + i] & ~kBefore];
+    return uses == std::count_if(std::begin(op.par), std::end(op.par), [](int32_t p) { return p != kNone; }) ? width : 0;
+  }
+
+  // Add the products of all rows that have waited to the gradients of the parameters.
+  template <class T>
+  static void settle(Step<T>& s, const Op& op) {
+    add_gradients(
+        s, op, s.waits, [&](long g) { return waiting_y(s, op, g); }, [&](int i) { return waiting_x(s, op, i); });
+  }
+
+ private:
+  template <class T>
+  static T* waiting_y(const Step<T>& s, const Op& op, long g) {
+    return s.waiting + kMostWaiting * (s.plan->waiting[&op - s.plan->ops.data()] + g * s.width(op.reg[Y]));
+  }
+  template <class T>
+  static T* waiting_x(const Step<T>& s, const Op& op, int i) {
+    T* x = waiting_y(s, op, s.plan->parameters[op.par[WEIGHT]].segments);
+    for (int before = 0; before < i; ++before) x += kMostWaiting * s.width(op.reg[X + before]);
+    return x;
+  }
+
+  // With few rows, the products of a step would read and write all sums for a handful of terms. They wait until there are
+  // more of them, in their order, so that no bit of a sum changes.
+  template <class T>
+  static void wait(Step<T>& s, const Op& op) {
+    const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
+    for (long g = 0; g < segments; ++g)
+      std::copy_n(s.adjoint(op.reg[Y] + g), s.rows * width, waiting_y(s, op, g) + s.waits * width);
+    for (int i = 0; i < sources(op); ++i) {
+      const long x_width = s.width(op.reg[X + i]);
+      std::copy_n(s.value(op.reg[X + i]), s.rows * x_width, waiting_x(s, op, i) + s.waits * x_width);
+    }
+  }
+
+  template <class T, class Adjoint, class Source>
+  static void add_gradients(Step<T>& s, const Op& op, long rows, Adjoint adjoint, Source source) {
+    const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
+    for (long g = 0; op.par[BIAS] != kNone && g < segments; ++g) {
+      const T one = 1;
+      T* db = s.gradient(op.par[BIAS]) + g * width;
+      const Factor<T> sum{rows, &one, 0, 0, adjoint(g), width};
+      multiply(Product<T>{&sum, 1, db, width, db, width}, 1, width);
+    }
+    for (int i = 0; i < sources(op); ++i) {
+      if (is_zero(s, op.reg[X + i])) continue;
+      const long columns = s.plan->parameters[op.par[WEIGHT + i]].columns;
+      for (long g = 0; g < segments; ++g) {
+        T* dw = s.gradient(op.par[WEIGHT + i]) + g * columns * width;
+        const Factor<T> outer{rows, source(i), 1, s.width(op.reg[X + i]), adjoint(g), width};
+        multiply(Product<T>{&outer, 1, dw, width, dw, width}, columns, width);
+      }
     }
   }
 };

@@ -20,6 +20,7 @@ from lapse.kernels.programs import written
 from lapse.models.registry import MODELS, ModelClass, label_of, look_of
 from lapse.palette import PAGE_WIDTH, drawing
 from lapse.recurrent import Cell
+from lapse.report import formats
 from lapse.report.collection import Collection
 from lapse.report.tables import Table, build_tables
 
@@ -122,7 +123,7 @@ def results(name: str) -> str:
     lines = [*_kept(name), *_published(name)]
     if not lines:
         return "No results of it are kept yet. `lapse study studies/successors.toml` compares it with the others."
-    return "| task | score | place | best |\n|---|---|---|---|\n" + "\n".join(lines)
+    return "| task | score (runs) | place | best |\n|---|---|---|---|\n" + "\n".join(lines)
 
 
 @cache
@@ -137,10 +138,10 @@ def _kept(name: str) -> Iterator[str]:
         models = table.models
         for place, row in enumerate(models, start=1):
             if row.name == name:
-                label = f", {row.label}" if row.label else ""
-                score = f"{table.figure(row.mean)} ± {table.figure(row.std)} ({row.count} runs{label})"
+                label = f"; {row.label}" if row.label else ""
                 best = f"{models[0].name} {table.figure(models[0].mean)}"
-                yield f"| {table.title}, {table.metric} | {score} | {place} of {len(models)} | {best} |"
+                told = f"{formats.score(table, row)}{label}"
+                yield f"| {table.title}, {table.metric} | {told} | {place} of {len(models)} | {best} |"
 
 
 def _published(name: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ def test_an_unknown_section_is_a_usage_error() -> None:
 def test_sections_run() -> None:
     names = ["reference", "authors", "cfc", "torchdiffeq", "ragged", "roofline", "small", "scan"]
     lines = list(bench.bench(names, bench.Settings(repeats=1, threads=1)))
-    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2 + 10 + 1
+    assert len(lines) == len(layers.variants()) + 4 + 1 + 1 + 4 + 2 + 12 + 1
     assert all(one.ratio > 0 for one in lines)
 
 
@@ -68,6 +68,7 @@ def test_compiled_and_exported_graphs_are_compared(monkeypatch: pytest.MonkeyPat
         "ode-lstm: compiled",
         "gru-d: compiled",
         "ct-lstm: compiled",
+        f"ode-lstm, {4 * sizes.STEPS} steps: compiled",
         "model: compiled",
         "ode-lstm: nn.LSTM, both compiled",
         "ode-lstm: exported",

@@ -151,6 +151,24 @@ def threads_for_any_call(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("lengths", [[1], [2], [17], [40], [20, 9], [23, 23, 5, 1]], ids=str)
+@pytest.mark.parametrize(("cell_type", "solver"), DEFAULTS)
+def test_few_rows_with_wide_inputs(cell_type: type[Cell], solver: Solver | None, lengths: list[int]) -> None:
+    """Their products are done for several steps together, as many as there are rows for, and for what is left."""
+    torch.manual_seed(0)
+    check_parity(make(cell_type, solver, 40, 6), lengths, torch.float64, threads=(1,))
+
+
+def test_the_products_of_several_steps_are_those_of_each() -> None:
+    """One row and the same row beside others, whose products are not done together, have the same outputs."""
+    torch.manual_seed(0)
+    layer = lapse.AugmentedLSTM(40, 6)
+    x, spans = torch.randn(8, 40, 40), torch.rand(8, 40)
+    with lapse.backend("fused"):
+        alone, together = layer(x[:1], timespans=spans[:1])[0], layer(x, timespans=spans)[0]
+    assert torch.equal(alone[0], together[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
 @pytest.mark.parametrize(("cell_type", "solver"), CASES)
 def test_parity(cell_type: type[Cell], solver: Solver | None, dtype: torch.dtype) -> None:

@@ -10,9 +10,10 @@ from torch import nn
 from lapse.bench import sizes
 from lapse.bench.race import Line, Settings, line
 from lapse.bench.work import agree, training_step
-from lapse.recurrent import ODELSTM
+from lapse.recurrent import ODELSTM, AugmentedLSTM
 
 ROWS, HIDDEN, INPUTS = (1, 4), (16, 32), (1, 100)
+WIDE = 64, 200  # units and inputs of one row: matrices that no longer fit the first-level cache
 TURNS = 5  # calls per turn, each of them below a millisecond
 
 
@@ -23,6 +24,21 @@ def small(s: Settings) -> Iterator[Line]:
             for inputs in INPUTS:
                 yield _against_lstm(rows, hidden, inputs, s)
         yield _against_reference(rows, s)
+    yield _against_lstm(1, *WIDE, s)
+    yield _lstm_against_lstm(1, *WIDE, s)
+
+
+def _lstm_against_lstm(rows: int, hidden: int, inputs: int, s: Settings) -> Line:
+    """Our own LSTM, which takes the gap as one more input."""
+    x, spans = torch.randn(rows, sizes.STEPS, inputs), torch.rand(rows, sizes.STEPS)
+    ours, theirs = AugmentedLSTM(inputs - 1, hidden), nn.LSTM(inputs, hidden, batch_first=True)
+    values = x[..., 1:].contiguous()
+    runs = (
+        training_step(ours, lambda: ours(values, timespans=spans)[0][:, -1], "fused"),
+        training_step(theirs, lambda: theirs(x)[0][:, -1]),
+    )
+    name = f"small: lstm {rows} x {hidden}, {inputs} inputs"
+    return line(name, "fused", "nn.LSTM", runs, s, agreed="the same sizes", inner=TURNS)
 
 
 def _against_lstm(rows: int, hidden: int, inputs: int, s: Settings) -> Line:

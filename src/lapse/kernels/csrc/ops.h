@@ -71,10 +71,20 @@ template <class T>
 inline void arrange(Plan<T>& plan) {
   plan.arrange();
   for (const Op& op : plan.ops) {
-    const long width = op.code == kLinear ? Linear::waiting_width(plan, op) : 0;
-    plan.waiting.push_back(width ? plan.waiting_width : -1);
-    plan.waiting_width += width;
+    const long waiting = op.code == kLinear ? Linear::waiting_width(plan, op) : 0;
+    plan.waiting.push_back(waiting ? plan.waiting_width : -1);
+    plan.waiting_width += waiting;
+    const long begun = op.code == kLinear ? Linear::begun_width(plan, op) : 0;
+    plan.begun.push_back(begun ? plan.begun_width : -1);
+    plan.begun_width += begun;
   }
+}
+
+// Begin the sums of these rows of inputs.
+template <class T>
+inline void begin(Step<T>& s, const T* inputs, long rows) {
+  for (size_t i = 0; i < s.plan->ops.size(); ++i)
+    if (s.plan->begun[i] >= 0) Linear::begin(s, s.plan->ops[i], inputs, rows);
 }
 
 // Add what has waited to the gradients.

@@ -24,8 +24,9 @@ constexpr int32_t kBefore = 1 << 30;  // a register as the previous step left it
 constexpr int32_t kNone = -1;
 constexpr int kMostSources = 3;   // of a Linear
 constexpr int kMostSegments = 8;  // of a matrix
-constexpr long kFewRows = 4;      // in a block: products wait for those of other steps
-constexpr long kMostWaiting = 16;  // rows of all steps that wait
+constexpr long kFewRows = 4;       // in a block: the products of several steps for a gradient are done together
+constexpr long kMostWaiting = 16;  // rows of all these steps
+constexpr long kWideInput = 32;    // columns from which on this pays for the inputs of a single row in the forward pass
 
 struct Register {
   int32_t size;
@@ -69,6 +70,8 @@ struct Plan {
   long packed_size = 0, forward_size = 0, gradient_size = 0;  // what the forward pass needs of the packed comes first
   std::vector<long> waiting;  // where what waits for its products begins, by operation, in elements per row; -1 if none does
   long waiting_width = 0;
+  std::vector<long> begun;  // the same for what is begun with the inputs of later steps, in the forward pass
+  long begun_width = 0;
 
   bool is_input(int32_t reg) const { return reg >= input.reg && reg < input.reg + input.segments; }
 
@@ -128,6 +131,8 @@ struct Step {
   bool input_gradient, state_gradient;  // whether anyone asks for those of the input, of the initial state
   T* waiting;      // of `waits` rows, whose products are done together; nullptr if each step does its own
   long waits;
+  T* begun;        // sums of `begun_row` and later rows, with the inputs' products done; nullptr if each step does its own
+  long begun_row;
   bool fresh;      // the state before is all zeros, with which nothing needs to be multiplied
   bool replaying;  // activations are in place already
   long failed_row;

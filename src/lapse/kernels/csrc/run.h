@@ -32,6 +32,7 @@ struct Lane {
   // Where it is: the block and its step that come next, and what passes from step to step.
   size_t block = 0;
   int64_t t = -1;
+  int64_t begun = 0;  // the first step whose sums are not begun
   Step<T> s;
   T *record, *kept;
   long known;  // rows whose adjoints the step after has left
@@ -125,7 +126,9 @@ class Run {
   // What a lane keeps from step to step, and what a thread needs for one step.
   int64_t lane_size(bool backward) const {
     int64_t size = 2 * call_.block * (backward ? plan_.state_width : plan_.record_width);
-    if (backward) size += plan_.gradient_size + (few_rows() ? kMostWaiting * plan_.waiting_width : 0);
+    if (backward) size += plan_.gradient_size;
+    if (backward && few_rows()) size += kMostWaiting * plan_.waiting_width;
+    if (!backward && begins()) size += kMostWaiting * (plan_.begun_width + plan_.width[plan_.input.reg]);
     return lines(size);
   }
   int64_t thread_size(bool backward) const {
@@ -133,7 +136,8 @@ class Run {
     if (backward) width += plan_.adjoint_width + (call_.every ? (call_.every + 1) * plan_.record_width : 0);
     return lines(call_.block * width + 2 * padded<T>(call_.block));
   }
-  bool few_rows() const { return call_.block <= kFewRows && plan_.waiting_width; }
+  bool few_rows() const { return call_.block <= kFewRows; }
+  bool begins() const { return call_.block == 1 && plan_.begun_width && steps() > 1; }
   static int64_t lines(int64_t size) { return (size + 31) / 16 * 16; }  // none shared by two of them
 
   // Where rows that are walked from the `first` on lie in a tensor outside: at a step, and in a state.
@@ -238,7 +242,9 @@ class Run {
       s.now = taped ? s.now + s.rows * plan_.record_width
                     : lane.memory + ((lane.t + 1) % 2) * call_.block * plan_.record_width;
       if (lane.kept && lane.t % call_.every == 0) lane.kept = keep(s, next, lane.kept);
+      if (s.begun && lane.t == lane.begun) begin(lane, b);
       advance(b, s, lane.t);
+      s.begun_row += next;
       write(h, call_.output, places(b, lane.t), s.rows, s.value(h.reg), 0);
       count -= next, lane.left -= next;
       if (s.failed_row >= 0) {
@@ -253,10 +259,26 @@ class Run {
     }
   }
 
+  // The sums of as many steps as there is room for, as far as they can be begun with the inputs alone.
+  void begin(Lane<T>& lane, const Block& b) const {
+    Step<T>& s = lane.s;
+    const long width = plan_.width[plan_.input.reg];
+    T* inputs = s.begun + kMostWaiting * plan_.begun_width;
+    long count = 0;
+    for (; lane.begun < b.steps && count + alive(b, lane.begun) <= kMostWaiting; ++lane.begun) {
+      const long rows = alive(b, lane.begun);
+      read(plan_.input, call_.input, places(b, lane.begun), rows, inputs + count * width, 0);
+      count += rows;
+    }
+    lapse::begin(s, inputs, count);
+    s.begun_row = 0;
+  }
+
   // A block's initial state into the first record.
   void start(Lane<T>& lane, const Block& b, bool taped) const {
     Step<T>& s = lane.s = step_of(b);
-    lane.t = 0;
+    lane.t = lane.begun = 0;
+    if (begins()) s.begun = lane.memory + 2 * call_.block * plan_.record_width;
     s.now = taped ? static_cast<T*>(call_.tape) + b.tape_begin * plan_.record_width : lane.memory;
     s.rows = b.rows;
     lane.kept = call_.tape && call_.every ? static_cast<T*>(call_.tape) + b.kept_begin * plan_.state_width : nullptr;

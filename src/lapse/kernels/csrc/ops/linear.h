@@ -26,27 +26,27 @@ struct Linear {
     return s.fresh && (x & kBefore);
   }
 
+  // With its products inlined: where the compiler is free to choose, any other use of them changes its mind.
   template <class T>
-  static void forward(Step<T>& s, const Op& op) {
+  __attribute__((flatten)) static void forward(Step<T>& s, const Op& op) {
     const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
     for (long g = 0; g < segments; ++g) {
+      const bool begun = s.begun && s.plan->begun[number(s, op)] >= 0;
       Factor<T> factors[kMostSources];
       int count = 0;
-      for (int i = 0; i < sources(op); ++i) {
-        if (is_zero(s, op.reg[X + i])) continue;
-        const long depth = s.plan->parameters[op.par[WEIGHT + i]].columns;
-        factors[count++] = {depth, s.value(op.reg[X + i]), s.width(op.reg[X + i]), 1,
-                            s.parameter(op.par[WEIGHT + i]) + g * depth * width};
-      }
+      for (int i = begun; i < sources(op); ++i)
+        if (!is_zero(s, op.reg[X + i])) factors[count++] = factor(s, op, i, g, s.value(op.reg[X + i]));
       Product<T> p{factors, count, s.value(op.reg[Y] + g), width};
-      if (op.reg[BASE] != kNone)
+      if (begun)
+        p.init = begun_y(s, op, g) + s.begun_row * width, p.init_row = width;
+      else if (op.reg[BASE] != kNone)
         p.init = s.value(op.reg[BASE] + g), p.init_row = width;
       else if (op.par[BIAS] != kNone)
         p.init = s.parameter(op.par[BIAS]) + g * width;
       if (s.rows == 1)
         multiply_row(p, width);
       else
-        multiply(p, s.rows, width);
+        multiply<T, true, false>(p, s.rows, width);
     }
   }
 
@@ -60,11 +60,10 @@ struct Linear {
         each<T>(s.rows * width, [&](long i) { store(base + i, op.add[BASE] ? load(base + i) + load(dy + i) : load(dy + i)); });
       }
     }
-    if (s.waiting && !s.fresh && s.plan->waiting[&op - s.plan->ops.data()] >= 0)
+    if (s.waiting && !s.fresh && s.plan->waiting[number(s, op)] >= 0)
       wait(s, op);
     else
-      add_gradients(
-          s, op, s.rows, [&](long g) { return s.adjoint(op.reg[Y] + g); }, [&](int i) { return s.value(op.reg[X + i]); });
+      add_gradients(s, op, false);
     for (int i = 0; i < sources(op); ++i) {
       const Parameter& w = s.plan->parameters[op.par[WEIGHT + i]];
       const int32_t x = op.reg[X + i];
@@ -94,17 +93,49 @@ struct Linear {
     return uses == std::count_if(std::begin(op.par), std::end(op.par), [](int32_t p) { return p != kNone; }) ? width : 0;
   }
 
+  // What a row takes whose sums are begun with its inputs, which come first: the order of a sum does not change.
+  template <class T>
+  static long begun_width(const Plan<T>& plan, const Op& op) {
+    const Parameter& w = plan.parameters[op.par[WEIGHT]];
+    const bool begins = op.reg[X] == plan.input.reg && plan.input.segments == 1 && op.reg[BASE] == kNone;
+    return begins && w.columns >= kWideInput ? w.segments * plan.width[op.reg[Y]] : 0;
+  }
+
+  // Begin the sums of these rows of inputs. With a single row, a step would read the whole matrix for one product each.
+  template <class T>
+  static void begin(Step<T>& s, const Op& op, const T* inputs, long rows) {
+    const long width = s.width(op.reg[Y]);
+    for (long g = 0; g < s.plan->parameters[op.par[WEIGHT]].segments; ++g) {
+      const Factor<T> f = factor(s, op, 0, g, inputs);
+      Product<T> p{&f, 1, begun_y(s, op, g), width};
+      if (op.par[BIAS] != kNone) p.init = s.parameter(op.par[BIAS]) + g * width;
+      multiply(p, rows, width);
+    }
+  }
+
   // Add the products of all rows that have waited to the gradients of the parameters.
   template <class T>
   static void settle(Step<T>& s, const Op& op) {
-    add_gradients(
-        s, op, s.waits, [&](long g) { return waiting_y(s, op, g); }, [&](int i) { return waiting_x(s, op, i); });
+    add_gradients(s, op, true);
   }
 
  private:
   template <class T>
+  static long number(const Step<T>& s, const Op& op) {
+    return &op - s.plan->ops.data();
+  }
+  template <class T>
+  static Factor<T> factor(const Step<T>& s, const Op& op, int i, long g, const T* x) {
+    const long depth = s.plan->parameters[op.par[WEIGHT + i]].columns;
+    return {depth, x, s.width(op.reg[X + i]), 1, s.parameter(op.par[WEIGHT + i]) + g * depth * s.width(op.reg[Y])};
+  }
+  template <class T>
+  static T* begun_y(const Step<T>& s, const Op& op, long g) {
+    return s.begun + kMostWaiting * (s.plan->begun[number(s, op)] + g * s.width(op.reg[Y]));
+  }
+  template <class T>
   static T* waiting_y(const Step<T>& s, const Op& op, long g) {
-    return s.waiting + kMostWaiting * (s.plan->waiting[&op - s.plan->ops.data()] + g * s.width(op.reg[Y]));
+    return s.waiting + kMostWaiting * (s.plan->waiting[number(s, op)] + g * s.width(op.reg[Y]));
   }
   template <class T>
   static T* waiting_x(const Step<T>& s, const Op& op, int i) {
@@ -126,9 +157,12 @@ struct Linear {
     }
   }
 
-  template <class T, class Adjoint, class Source>
-  static void add_gradients(Step<T>& s, const Op& op, long rows, Adjoint adjoint, Source source) {
+  // The products of the rows of this step, or of those that have waited.
+  template <class T>
+  static void add_gradients(Step<T>& s, const Op& op, bool waited) {
     const long width = s.width(op.reg[Y]), segments = s.plan->parameters[op.par[WEIGHT]].segments;
+    const long rows = waited ? s.waits : s.rows;
+    const auto adjoint = [&](long g) { return waited ? waiting_y(s, op, g) : s.adjoint(op.reg[Y] + g); };
     for (long g = 0; op.par[BIAS] != kNone && g < segments; ++g) {
       const T one = 1;
       T* db = s.gradient(op.par[BIAS]) + g * width;
@@ -138,9 +172,10 @@ struct Linear {
     for (int i = 0; i < sources(op); ++i) {
       if (is_zero(s, op.reg[X + i])) continue;
       const long columns = s.plan->parameters[op.par[WEIGHT + i]].columns;
+      const T* x = waited ? waiting_x(s, op, i) : s.value(op.reg[X + i]);
       for (long g = 0; g < segments; ++g) {
         T* dw = s.gradient(op.par[WEIGHT + i]) + g * columns * width;
-        const Factor<T> outer{rows, source(i), 1, s.width(op.reg[X + i]), adjoint(g), width};
+        const Factor<T> outer{rows, x, 1, s.width(op.reg[X + i]), adjoint(g), width};
         multiply(Product<T>{&outer, 1, dw, width, dw, width}, columns, width);
       }
     }

@@ -237,12 +237,12 @@ def test_a_damaged_plan(data: st.DataObject) -> None:
 
 def main(seconds: float) -> None:
     """Try random cases of every kind until the time is over."""
-    tests = {name: test for name, test in globals().items() if name.startswith("test_")}
-    end, tried = time.monotonic() + seconds, 0
     many = settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    tests = [many(test) for name, test in globals().items() if name.startswith("test_")]
+    end, tried = time.monotonic() + seconds, 0
     while time.monotonic() < end:
-        for test in tests.values():
-            many(test)()
+        for test in tests:
+            test()
             tried += 200
         print(f"{tried} tried, 0 failed", file=sys.stderr)
 

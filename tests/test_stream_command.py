@@ -145,7 +145,8 @@ def test_a_snapshot_in_the_middle_goes_on_to_the_bit(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM that can be caught")
-def test_a_killed_stream_goes_on_to_the_bit(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_killed_stream_goes_on_to_the_bit(folder: Path, tmp_path: Path, name: str) -> None:
     whole, file = run(folder, lines(*EVENTS)), str(tmp_path / "state.safetensors")
     command = [sys.executable, "-m", "lapse", "stream", str(folder), "--snapshot", file]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:
@@ -156,7 +157,7 @@ def test_a_killed_stream_goes_on_to_the_bit(folder: Path, tmp_path: Path) -> Non
             killed.stdin.write(lines(event))
             killed.stdin.flush()
             first.append(json.loads(killed.stdout.readline()))
-        killed.send_signal(signal.SIGTERM)
+        killed.send_signal(getattr(signal, name))
         assert killed.wait(60) == 0
         assert killed.stdout.read() == ""
     assert first + run(folder, lines(*EVENTS[10:]), "--snapshot", file) == whole

@@ -23,6 +23,7 @@ def torture(tmp_path_factory: pytest.TempPathFactory) -> Torture:
         ("kill", 2),
         ("full disk", 1),
         ("flipped bits", 3),
+        ("stream", 2),
         pytest.param("two writers", 1, marks=pytest.mark.slow),
         pytest.param("read-only", 1, marks=pytest.mark.slow),
         pytest.param("compile race", 1, marks=pytest.mark.slow),

@@ -8,6 +8,7 @@ Nothing may be lost, changed or left behind.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import random
@@ -15,6 +16,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +28,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from example_models import model_for, sequences
+from lapse import SequenceModel, Stream
 from lapse.runs import RunConfig, run
 from lapse.training import DamagedCheckpoint
 from lapse.training.checkpoints import DamagedCheckpointWarning
@@ -228,6 +232,38 @@ def compile_race(torture: Torture, root: Path) -> None:
         raise Lost(f"left behind: {left}")
 
 
+def stream_killed(torture: Torture, root: Path) -> None:
+    """A stream with a snapshot after every line is killed; the snapshot is whole, and goes on to the bit."""
+    root.mkdir(exist_ok=True)
+    folder, file = root / "model", root / "state.safetensors"
+    if not folder.exists():
+        model_for(sequences(), model="lstm").save(folder)
+    file.unlink(missing_ok=True)
+    events = [{"id": f"pump {k % 7}", "time": 0.5 * k, "values": [float(k % 5), 80.0]} for k in range(500)]
+    words = ["stream", str(folder), "--snapshot", str(file), "--every", "1"]
+    killed = Command(words, options={"stdin": subprocess.PIPE})
+    killed.process.stdin.write("".join(json.dumps(event) + "\n" for event in events))  # type: ignore[union-attr]
+    killed.process.stdin.flush()  # type: ignore[union-attr]
+    time.sleep(torture.moment())
+    killed.process.kill()
+    _, said = killed.end()
+    answers = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
+    whole, again = Stream(SequenceModel.load(folder)), Stream(SequenceModel.load(folder))
+    if file.exists():
+        again.restore(file)
+    taken = 1 + max((int(2 * time) for time in again._residents.arena.times if time == time), default=-1)
+    if not len(answers) - 1 <= taken <= len(answers) + 1:
+        raise Lost(f"{len(answers)} lines were answered, and the snapshot has {taken}")
+    for k, event in enumerate(events):
+        arguments = event["id"], event["time"], event["values"]
+        expected = whole.push(*arguments)  # type: ignore[arg-type]
+        for found in [answers[k]] if k < len(answers) else []:
+            if dict(found) != {"id": event["id"], "time": event["time"], **dict(expected or {})}:
+                raise Lost(f"line {k} was answered with {found}")
+        if k >= taken and dict(again.push(*arguments) or {}) != dict(expected or {}):  # type: ignore[arg-type]
+            raise Lost(f"event {k} has another answer after the restart")
+
+
 FAULTS: dict[str, Callable[[Torture, Path], None]] = {
     "kill": kill,
     "two writers": two_writers,
@@ -235,6 +271,7 @@ FAULTS: dict[str, Callable[[Torture, Path], None]] = {
     "read-only": read_only,
     "flipped bits": flipped_bits,
     "compile race": compile_race,
+    "stream": stream_killed,
 }
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from lapse.streaming.lines import Lines
 
 
+ENDINGS = ("SIGTERM", "SIGINT", "SIGHUP")  # the last, of a closed terminal, is not known everywhere
+
+
 class Late(StrEnum):
     """What becomes of an event that is older than the last one of its id."""
 
@@ -91,7 +94,7 @@ def _answer_all(lines: Lines, snapshot: Path | None, every: int, strict: bool) -
 
 @contextmanager
 def _signals() -> Iterator[Any]:
-    """Let SIGTERM and SIGINT end the reading of lines, and nothing else: a line that was read is answered.
+    """Let SIGTERM, SIGINT and SIGHUP end the reading of lines, and nothing else: a line that was read is answered.
 
     So a snapshot at the end holds exactly the events that were answered.
     """
@@ -115,7 +118,10 @@ def _signals() -> Iterator[Any]:
                 return
             yield line
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = (getattr(signal, name) for name in ENDINGS if hasattr(signal, name))
+    # What is ignored, as nohup has it for SIGHUP, stays so.
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in heard}
     try:
         yield waiting
     finally:

@@ -301,7 +301,7 @@ FAILURES = {
     f"{GRID} --ray ray://127.0.0.1:9 -o {{new}}": "no Ray cluster answers",
     f"{TRAIN} -o {{held}}": "another process works in .*held",
     "fit {file}": "is of no known kind",
-    "fit {broken}": "broken.csv cannot be read as .csv",
+    "fit {broken}": "broken.csv is not written in UTF-8",
     "fit {header}": "header.csv holds no rows",
     f"{FIT} --static x": "column 'x' changes within id",
     "predict {folder} {table}": "folder holds no model",

@@ -1,9 +1,12 @@
 """An ensemble one event at a time: the answers are those for the whole table."""
 
+import warnings
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -11,6 +14,8 @@ from example_models import sequences
 from lapse import Sequences, export
 from lapse.estimators import Ensemble, IrregularClassifier, IrregularLabeller
 from lapse.estimators.step import EnsembleStep, TreeSum
+from lapse.estimators.trees import grow_classes
+from lapse.heads import Classes, Targets
 from lapse.models import ModelConfig, Stepper
 from test_step import events
 
@@ -19,7 +24,7 @@ KINDS: dict[str, Any] = {"once": IrregularClassifier, "every": IrregularLabeller
 
 @pytest.fixture(scope="module", params=KINDS)
 def fitted(request: pytest.FixtureRequest) -> tuple[Ensemble, Sequences]:
-    data = sequences(missing=True, static=True, per_step=request.param == "every", count=40)
+    data = sequences(missing=True, static=True, per_step=request.param == "every", count=120)
     estimator = KINDS[request.param](members=2, hidden_size=4, epochs=1, refit=False, bin=None)
     return estimator.fit(data).ensemble_, data
 
@@ -48,11 +53,31 @@ def test_the_answers_are_those_for_the_whole_table(fitted: tuple[Ensemble, Seque
 def test_trees_answer_as_their_arrays_do(fitted: tuple[Ensemble, Sequences]) -> None:
     trees = fitted[0].trees
     assert trees is not None
+    assert (trees.feature >= 0).any()  # else nothing of this file would go down a tree
     table = np.random.default_rng(0).normal(80, 10, (50, int(trees.feature.max()) + 1))
     table[table > 90] = np.nan
     np.testing.assert_allclose(
         TreeSum(trees)(torch.from_numpy(table)).numpy(), trees.outputs(table), rtol=1e-12
     )
+
+
+def test_trees_run_in_onnxruntime() -> None:
+    random = np.random.default_rng(0)
+    table = random.normal(size=(200, 3))
+    labels = torch.from_numpy((table[:, 0] + table[:, 1] > 0).astype(np.int64))
+    table[random.random(table.shape) < 0.2] = np.nan
+    targets = Targets(labels, torch.ones_like(labels, dtype=torch.bool), torch.ones(len(labels)))
+    trees = grow_classes(table, targets, Classes("ab"), 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's exporter about its own code
+        program: Any = torch.onnx.export(
+            TreeSum(trees), (torch.from_numpy(table),), dynamo=True, verbose=False
+        )
+    file = BytesIO()
+    program.save(file)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: table})
+    np.testing.assert_allclose(found, trees.outputs(table), rtol=1e-12)
 
 
 def test_bins_and_first_states_of_summaries_are_refused(fitted: tuple[Ensemble, Sequences]) -> None:

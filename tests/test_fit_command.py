@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from lapse.cli import app
-from lapse.estimators.trial import Interval
+from lapse.estimators.trial import NETWORKS, OURS, Interval, Scored, Trial
 from lapse.examples import pbc2
 from lapse.heads import Classes
-from lapse.report.trial import figure_text
+from lapse.report.trial import figure_text, verdict
 
 
 def lapse(*arguments):
@@ -81,6 +82,9 @@ def test_evaluate_gives_figures_with_intervals(folder):
     value, low, high = found["figures"]["lapse"]["auroc"]
     assert found["sequences"] == 205
     assert 0.7 < low < value < high <= 1
+    # A person reads it too: a line per figure, and no more digits than mean anything.
+    assert f'"auroc": [{value}, {low}, {high}]' in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 60
 
 
 def test_a_table_that_differs_is_described_by_name(folder):
@@ -119,6 +123,24 @@ def test_mistakes_end_in_a_line(folder, tmp_path):
     assert lapse("example", "pbc3").exit_code == 2
 
 
+def test_brackets_in_names_are_shown_and_columns_can_be_ignored(tmp_path):
+    file, model = tmp_path / "odd.csv", tmp_path / "odd"
+    pbc2().rename(columns={"albumin": "albumin [g/l]", "SGOT": "SGOT [/h]"}).to_csv(file, index=False)
+    done = lapse("fit", file, "--ignore", "drug,sex", "--members", "1", "--no-boosting", "-o", model, "--yes")
+    assert done.exit_code == 0, done.stderr
+    told = " ".join(done.stderr.split())
+    for expected in ("albumin [g/l]", "SGOT [/h]", "drug (ignored); sex (ignored)", "static features age"):
+        assert expected in told, expected
+    found = lapse("explain", model, file, "--repeats", "1")
+    assert "SGOT [/h]" in found.stdout, found.stderr
+
+
+def test_a_table_that_is_refused_leaves_no_folder(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    assert lapse("fit", tmp_path / "a.csv", "-o", tmp_path / "model").exit_code == 2
+    assert not (tmp_path / "model").exists()
+
+
 def test_numbers_and_leaks(tmp_path):
     table = pbc2()[["id", "year", "serBilir", "albumin", "age"]]
     table["years left"] = np.round(100 - table["age"], 3)
@@ -126,7 +148,10 @@ def test_numbers_and_leaks(tmp_path):
     told = ("--target", "age", "--members", "1", "--yes", "--no-boosting")
     done = lapse("fit", tmp_path / "age.csv", *told, "-o", tmp_path / "model")
     assert done.exit_code == 0, done.stderr
-    assert "WARNING: column 'years left' alone ranks the target" in " ".join(done.stderr.split())
+    told = " ".join(done.stderr.split())
+    # The warning names the way out. It stands before the work, and once more below the figures.
+    assert told.count("WARNING: column 'years left' alone ranks the target") == 2
+    assert "leave it out: --ignore 'years left'" in told
     assert "ridge regression" in done.stdout
     assert "Predicted and true" in (tmp_path / "model" / "report.html").read_text()
 
@@ -171,3 +196,17 @@ def test_the_table_of_figures_has_as_many_as_there_is_room_for(folder):
         text = (folder / "table.txt").read_text()
         assert "…" not in text or width == 30
         assert [m.name in text for m in trial.metrics[:3]] == [k < metrics for k in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("best", "remedy"), [(NETWORKS, "fit again with --no-boosting"), ("boosted trees", "use the simpler one")]
+)
+def test_the_verdict_says_what_to_do_where_a_part_is_better(best, remedy):
+    head = Classes("ab", metrics=("log_loss",))
+    ensemble = SimpleNamespace(head=head, parts="3 networks")
+    scores = [
+        Scored(OURS, {"log_loss": Interval(0.5, 0.4, 0.6)}),
+        Scored(best, {"log_loss": Interval(0.1, 0, 1)}),
+    ]
+    trial = Trial(ensemble, scores, np.zeros((9, 2)), np.zeros(9), 30, 9)
+    assert verdict(trial).endswith(f"beyond the interval of lapse: {remedy}.")

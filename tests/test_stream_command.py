@@ -83,7 +83,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no UTF-8": (b'{"id": "\xff"}', "not a line of JSON"),
     "nested too deeply": (b"[" * 100_000, "not a line of JSON"),
     "a list": (b"[1, 2]", "expected an object"),
-    "another field": (b'{"id": 1, "time": 2, "value": [1, 2]}', "there is no field 'value'"),
+    "another field": (b'{"id": 1, "time": 2, "value": [1, 2]}', "the features are inside values"),
     "no id": (b'{"time": 2, "values": [1, 2]}', "id must be text or a whole number, got nothing"),
     "a boolean id": (
         b'{"id": true, "time": 2, "values": [1, 2]}',

@@ -123,6 +123,17 @@ def test_row_numbers_free_text_and_empty_columns_take_no_part():
     assert set(guess(table).unused) == {"row", "note", "gone", "site", "year2"}
 
 
+def test_an_ignored_column_takes_no_part_and_has_no_role():
+    roles = guess(pbc2(), {"ignore": ("drug", "serBilir")})
+    assert roles.static == ("age", "sex")
+    assert "serBilir" not in roles.values
+    assert dict(roles.unused) == {"drug": "ignored", "serBilir": "ignored"}
+    with pytest.raises(RolesError, match="'drug' is to be ignored"):
+        guess(pbc2(), {"ignore": ("drug",), "static": ("drug",)})
+    with pytest.raises(RolesError, match=r"no column 'drugs'; did you mean 'drug'\?"):
+        guess(pbc2(), {"ignore": ("drugs",)})
+
+
 def test_what_is_told_is_not_overruled():
     roles = guess(pbc2(), {"values": ("albumin", "age"), "static": ("sex",), "target": ("histologic",)})
     assert roles.values == ("albumin", "age")
@@ -199,6 +210,15 @@ def test_a_number_that_stands_for_missing_is_named(column, number):
     table = pbc2().assign(**{column: pbc2()[column].where(~patients, number)})
     found = [f.text for f in examine(guess(table).sequences(table))]
     assert any(f"column {column!r} is {number:g} in" in text for text in found)
+
+
+def test_words_that_differ_in_capitals_or_spaces_are_named():
+    table = pbc2()
+    told = [finding.text for finding in examine(guess(table).sequences(table))]
+    assert not any("capitals" in text for text in told)
+    table["mode"] = np.resize(["Normal", "normal ", "boost"], len(table))
+    told = [finding.text for finding in examine(guess(table).sequences(table))]
+    assert any("'mode'" in text and "'Normal' and 'normal '" in text for text in told), told
 
 
 def test_the_example_holds_no_such_number():

@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from threadpoolctl import threadpool_info
 
-from lapse.estimators.trees import FIT, SETTINGS, from_arrays, grow_classes, grow_labels, grow_numbers
+from lapse.estimators.trees import (
+    FIT,
+    SETTINGS,
+    SMALL,
+    from_arrays,
+    grow_classes,
+    grow_labels,
+    grow_numbers,
+    suitable_threads,
+)
 from lapse.heads import Classes, Labels, Numbers, Targets
 
 
@@ -34,6 +44,19 @@ def test_classes_as_scikit_learn_has_them(count):
     fresh, _ = a_table(seed=1)
     found = head.answer(torch.from_numpy(trees.outputs(fresh))).numpy()
     np.testing.assert_allclose(found, forest.predict_proba(fresh), rtol=1e-6)
+
+
+def threads():
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "openmp"]
+
+
+def test_one_thread_for_a_small_table():
+    usual = threads()
+    with suitable_threads(np.zeros((SMALL, 1))):
+        assert set(threads()) == {1}
+    with suitable_threads(np.zeros((SMALL + 1, 1))):
+        assert threads() == usual
+    assert threads() == usual
 
 
 def test_numbers_in_the_units_of_the_head():

@@ -89,10 +89,11 @@ def _position(data: Sequences, id: str) -> int:
 
 def _importance(ensemble: Any, data: Sequences, **options: Any) -> Importance:
     from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status("shuffling") as status:
         found: Importance = ensemble.importance(
-            data, say=lambda name: status.update(f"shuffling {name}"), **options
+            data, say=lambda name: status.update(Text(f"shuffling {name}")), **options
         )
     return found
 

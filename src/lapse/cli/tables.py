@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ def fit(
     target: Annotated[str, typer.Option(help="What to predict.", metavar="COLUMNS")] = "",
     values: Annotated[str, typer.Option(help="Features of an event.", metavar="COLUMNS")] = "",
     static: Annotated[str, typer.Option(help="What never changes.", metavar="COLUMNS")] = "",
+    ignore: Annotated[str, typer.Option(help="What to leave out.", metavar="COLUMNS")] = "",
     group: Annotated[str | None, typer.Option(help="What is never split.", metavar="COLUMN")] = None,
     unit: Annotated[str | None, typer.Option(help="Of time: s, min, h, D.")] = None,
     long: Annotated[bool, typer.Option("--long", help="A row per measurement.")] = False,
@@ -69,14 +71,15 @@ def fit(
     from lapse.tables import examine
 
     known("--model", model, MODELS, find)
-    writable("--output", output)
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)  # "Vibration [mm/s]" is a name, and no markup
     lists = {"target": _split(target), "values": _split(values), "static": _split(static)}
+    lists["ignore"] = _split(ignore)
     told: dict[str, Any] = lists | {"id": id, "time": time, "group": group, "unit": unit}
     told |= {"long": long, "variable": variable, "value": value}
     if horizon is not None and not forecast:
         raise typer.BadParameter("is for --forecast", param_hint="--horizon")
     roles, data = _read(file, told | {"target": ()} if forecast else told, need_target=not forecast)
+    writable("--output", output)
     findings = examine(data)
     _show_data(console, roles, data, findings)
     if not yes and sys.stdin.isatty() and not typer.confirm("Go on?", default=True, err=True):
@@ -90,6 +93,8 @@ def fit(
         trial = _tried(estimator, data, console)
     _write(trial, roles, data, findings, output)
     _show_trial(trial)
+    # They were first shown above all progress. No figure means much if one of them is right.
+    _show_findings(console, [finding for finding in findings if finding.grave])
     typer.echo(f"{output / 'report.html'}\n{output}", err=True)
 
 
@@ -146,8 +151,17 @@ def evaluate(model: ModelDir, file: TableFile) -> None:
         if data.targets is None:
             raise ValueError(f"{file} has no column {', '.join(roles.target)}, which holds the target")
         trial = score(ensemble, data)
-    figures = {s.name: {k: list(v) for k, v in s.figures.items()} for s in trial.scores}
-    typer.echo(json.dumps({"sequences": trial.test_size, "figures": figures}, indent=2))
+    typer.echo(_figures_json(trial))
+
+
+def _figures_json(trial: Trial) -> str:
+    """The figures as JSON, a line for each with its value and the ends of its interval."""
+    figures = {
+        scored.name: {name: [float(f"{end:.6g}") for end in found] for name, found in scored.figures.items()}
+        for scored in trial.scores
+    }
+    text = json.dumps({"sequences": trial.test_size, "figures": figures}, indent=2)
+    return re.sub(r"\[\s+([^]]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 @app.command()
@@ -306,9 +320,13 @@ def _show_data(console: Console, roles: Roles, data: Sequences, findings: list[A
     for name, text in (*roles.described(), *facts(data)):
         grid.add_row(name, text)
     console.print(grid)
+    _show_findings(console, findings)
+
+
+def _show_findings(console: Console, findings: list[Any]) -> None:
     for finding in findings:
         word, style = ("WARNING", "red") if finding.grave else ("note", "")
-        console.print(f"{word}: {finding.text}", style=style, markup=False, highlight=False)
+        console.print(f"{word}: {finding.text}", style=style, highlight=False)
 
 
 def _show_trial(trial: Trial) -> None:

@@ -251,7 +251,8 @@ class TreeSum(nn.Module):
         node = self.roots.expand(table.shape[0], -1)  # (M, trees)
         for _ in range(self.depth):
             value = table.gather(1, self.feature[node])
-            to_left = torch.where(value.isnan(), self.missing_left[node], value <= self.threshold[node])
+            # Not by torch.where, which onnxruntime lacks for truth values. A comparison with NaN is false.
+            to_left = (value <= self.threshold[node]) | (value.isnan() & self.missing_left[node])
             node = torch.where(to_left, self.left[node], self.right[node])
         return self.baseline + self.threshold[node] @ self.share
 

@@ -6,7 +6,8 @@ it runs no code of the file and does not depend on the version of scikit-learn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ SETTINGS: dict[str, Any] = {
     "l2_regularization": 1.0,
     "early_stopping": False,
 }
+# A tree waits for all threads after each of its nodes. On small tables several threads gain little, and on a busy
+# machine they lose much: a table of 800 rows and 60 columns took 30 times the processor time with two of them.
+SMALL = 1_000_000  # values of a table up to which one thread grows its trees
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +99,28 @@ class Forests:
             table: (S, columns) float64, NaN where a value is missing.
         """
         total = np.repeat(self.baseline[None], len(table), axis=0)
-        for forest, outputs in zip(self.forests, self.columns, strict=True):
-            total[:, outputs] = forest._raw_predict(table)
+        with suitable_threads(table):
+            for forest, outputs in zip(self.forests, self.columns, strict=True):
+                total[:, outputs] = forest._raw_predict(table)
         return total
 
     def trees(self) -> Trees:
         """The same as plain arrays, which can be stored."""
         return _gathered(self.forests, self.baseline.copy(), self.columns)
+
+
+@contextmanager
+def suitable_threads(table: Array) -> Iterator[None]:
+    """One thread for scikit-learn's trees on a small table, and as many as usual on a large one.
+
+    Args:
+        table: what trees are grown on, or asked about.
+    """
+    with extra("estimators"):
+        from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1 if table.size <= SMALL else None, user_api="openmp"):
+        yield
 
 
 def grow_classes(table: Array, targets: Targets, head: Head, seed: int) -> Trees:
@@ -127,7 +146,8 @@ def fit_classes(table: Array, targets: Targets, head: Head, seed: int) -> Forest
     known = targets.known.numpy()
     labels = targets.values.numpy()[known]
     forest = HistGradientBoostingClassifier(random_state=seed, **SETTINGS)
-    forest.fit(_growable(table[known]), labels, sample_weight=targets.weights.numpy()[known])
+    with suitable_threads(table):
+        forest.fit(_growable(table[known]), labels, sample_weight=targets.weights.numpy()[known])
     present = [int(label) for label in forest.classes_]
     # A class without a single case gets a logit far below the others.
     baseline = np.full(head.width, -10.0)
@@ -173,12 +193,9 @@ def _per_column(kind: Any, table: Array, values: Array, targets: Targets, seed: 
     forests = []
     for k in range(values.shape[1]):
         known = targets.known.numpy()[:, k]
-        forest = kind(random_state=seed, **SETTINGS)
-        forests.append(
-            forest.fit(
-                _growable(table[known]), values[known, k], sample_weight=targets.weights.numpy()[known]
-            )
-        )
+        forest, weights = kind(random_state=seed, **SETTINGS), targets.weights.numpy()[known]
+        with suitable_threads(table):
+            forests.append(forest.fit(_growable(table[known]), values[known, k], sample_weight=weights))
     return Forests(forests, np.zeros(values.shape[1]), [[k] for k in range(values.shape[1])])
 
 

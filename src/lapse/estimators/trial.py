@@ -20,7 +20,7 @@ from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array, concatenated_ranges
 
 RESAMPLES = 500
-OURS = "lapse"
+OURS, NETWORKS = "lapse", "networks alone"
 
 
 class Interval(NamedTuple):
@@ -113,7 +113,7 @@ def score(ensemble: Ensemble, test: Sequences, train: Sequences | None = None, s
     prepared = ensemble.preparation(conformed)
     outputs = {OURS: ensemble.outputs(prepared)}
     if ensemble.trees is not None:
-        outputs["networks alone"] = Ensemble(ensemble.preparation, ensemble.networks).outputs(prepared)
+        outputs[NETWORKS] = Ensemble(ensemble.preparation, ensemble.networks).outputs(prepared)
         outputs["boosted trees"] = torch.from_numpy(ensemble.trees.outputs(prepared.table))
     if train is not None:
         outputs |= _simpler(ensemble, head.conform(train), prepared.table)
@@ -223,6 +223,11 @@ def kind_for(head: Head) -> type[IrregularEstimator]:
     for kind in kinds:
         if heads.find(kind.kind) is type(head) and kind.per_step == head.per_step:
             return kind
+    per_event = (
+        ". The target changes within an id, so an answer per event is asked for: where one per id is meant, let all "
+        "events of an id have the same target; where the next values of a column are, see `lapse fit --forecast`"
+    )
     raise ValueError(
-        f"lapse fit does not answer {head.sentence}; train a SequenceModel with that head instead"
+        f"no estimator answers {head.sentence}; train a SequenceModel with that head instead"
+        + (per_event if head.per_step else "")
     )

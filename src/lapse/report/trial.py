@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import lapse
-from lapse.estimators.trial import OURS, Interval, Trial, calibration
+from lapse.estimators.trial import NETWORKS, OURS, Interval, Trial, calibration
 from lapse.heads import Metric
 from lapse.heads.metrics import shown_decimals
 from lapse.report import theme
@@ -81,7 +81,8 @@ def verdict(trial: Trial) -> str:
     said += f"the best {metric} is that of: {best.name}. "
     if low <= value <= high:
         return f"{said}The difference is within the interval of {OURS}: there are too few ids to tell."
-    return f"{said}The difference is beyond the interval of {OURS}: use the simpler one."
+    remedy = "fit again with --no-boosting" if best.name == NETWORKS else "use the simpler one"
+    return f"{said}The difference is beyond the interval of {OURS}: {remedy}."
 
 
 def card(trial: Trial, roles: Roles, findings: Sequence[Finding]) -> str:
@@ -203,4 +204,4 @@ def _scatter(trial: Trial) -> Figure:
 
 def _titled(metric: Metric) -> str:
     arrow = "↑" if metric.maximize else "↓"
-    return f"{metric.name} {metric.unit}{arrow}".replace("  ", " ")
+    return " ".join(word for word in (metric.name, metric.unit, arrow) if word)

@@ -71,7 +71,10 @@ def _fields(line: bytes) -> dict[str, Any]:
             f'expected an object such as {{"id": ..., "time": ..., "values": ...}}, got {_kind(given)}'
         )
     if unknown := [name for name in given if name not in FIELDS]:
-        raise ValueError(f"there is no field {unknown[0]!r}; an event has {', '.join(FIELDS)}")
+        raise ValueError(
+            f"there is no field {unknown[0]!r}; an event has {', '.join(FIELDS)}, and the features are inside values: "
+            f'"values": {{{json.dumps(unknown[0], ensure_ascii=False)}: ...}}'
+        )
     if type(given.get("id")) not in (str, int):
         raise ValueError(f"id must be text or a whole number, got {_kind(given.get('id'))}")
     for name in ("time", "start"):

@@ -314,7 +314,8 @@ class Stream:
         if static is None and not self._may_begin_anywhere:
             needed = [column.name for column in self.step.schema.static if not column.optional]
             raise ValueError(
-                f"the model needs {', '.join(needed)} of every id: open(id, static=...) before its first event"
+                f"the model needs {', '.join(needed)} of every id: open(id, static=...) before its first event, "
+                'or "static" in the line of that event'
             )
         return self._layout.first_row(self.step, static)
 

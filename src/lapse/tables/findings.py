@@ -70,7 +70,7 @@ def _giving_away(s: Sequences) -> Iterator[Finding]:
             yield Finding(
                 True,
                 f"column {variable!r} alone ranks the target almost perfectly ({figure:.2f} of 1): is it known "
-                "before the outcome? If not, leave it out",
+                f"before the outcome? If not, leave it out: --ignore {variable!r}",
             )
 
 
@@ -151,7 +151,8 @@ def _length_columns(s: Sequences, last: Array) -> Iterator[Finding]:
         if _rank_correlation(column[known], last[known]) >= FOLLOWS_LENGTH:
             yield Finding(
                 True,
-                f"column {name!r} looks like the length of the follow-up, which is known only afterwards; leave it out",
+                f"column {name!r} looks like the length of the follow-up, which is known only afterwards; leave it "
+                f"out: --ignore {name!r}",
             )
 
 
@@ -197,12 +198,27 @@ def _doubles(s: Sequences) -> Iterator[Finding]:
 
 def _columns(s: Sequences) -> Iterator[Finding]:
     yield from _stand_ins(s)
+    yield from _spellings(s)
     if s.observed is None:
         return
     rates = 1 - s.observed.mean(axis=0)
     rare = [name for name, rate in zip(s.features, rates, strict=True) if rate > 0.99]
     if rare:
         yield Finding(False, f"seldom observed (in under 1 % of events): {', '.join(rare)}")
+
+
+def _spellings(s: Sequences) -> Iterator[Finding]:
+    """Words of a column that are most likely the same one."""
+    for name, words in s.categories.items():
+        alike: dict[str, list[str]] = {}
+        for word in words:
+            alike.setdefault("".join(word.lower().split()), []).append(word)
+        if doubled := [same for same in alike.values() if len(same) > 1]:
+            listed = "; ".join(" and ".join(map(repr, same)) for same in doubled[:3])
+            yield Finding(
+                False,
+                f"words of column {name!r} differ in capitals or spaces alone, and count as different: {listed}",
+            )
 
 
 def _stand_ins(s: Sequences) -> Iterator[Finding]:

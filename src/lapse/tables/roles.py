@@ -162,6 +162,7 @@ def guess(table: Any, told: Mapping[str, Any] | None = None, *, need_target: boo
     Args:
         table: a pandas table.
         told: roles that are known, as fields of `Roles`; they are checked against the table and never overruled.
+            "ignore" names columns that are to take no part.
         need_target: whether a table without a target is an error.
     """
     import pandas as pd
@@ -169,8 +170,13 @@ def guess(table: Any, told: Mapping[str, Any] | None = None, *, need_target: boo
     check_kind("table", table, pd.DataFrame, "read it with lapse.tables.read_table")
     told = {name: value for name, value in (told or {}).items() if value}
     _check_names(table, told)
+    ignored = tuple(told.pop("ignore", ()))
+    if both := sorted(set(ignored) & _told_names(told)):
+        raise RolesError(
+            f"column {both[0]!r} is to be ignored, and was given a role as well; expected one of both"
+        )
     names = [str(name) for name in table.columns]
-    rest = _Rest(table, [name for name in names if name not in _told_names(told)])
+    rest = _Rest(table, [name for name in names if name not in {*_told_names(told), *ignored}])
     id = told.get("id") or rest.id()
     time = told.get("time") or rest.time()
     variable, value = _long(rest, told)
@@ -187,6 +193,7 @@ def guess(table: Any, told: Mapping[str, Any] | None = None, *, need_target: boo
             "static columns took all; name some with --values"
         )
     left = {name: "not named" for name in rest.names if name not in static + values}
+    left |= dict.fromkeys(ignored, "ignored")
     unit = told.get("unit") or _unit(table, id, time)
     return Roles(
         id, time, values, target, static, variable, value, told.get("group"), unit, per_step, unused | left

@@ -123,9 +123,11 @@ def missingness(splits: Splits) -> RenderableType:
         order = np.argsort(rates, kind="stable")
         rarest = order[-LISTED_FEATURES:][::-1]
         for i in [*order[:LISTED_FEATURES], *(j for j in rarest if j not in order[:LISTED_FEATURES])]:
-            table.add_row(f"  {splits.train.features[i]}", *(_missing_rate(part, int(i)) for part in parts))
+            table.add_row(
+                Text(f"  {splits.train.features[i]}"), *(_missing_rate(part, int(i)) for part in parts)
+            )
     for i, name in enumerate(splits.train.static_features):
-        table.add_row(f"  {name} (static)", *(_static_rate(part, i) for part in parts))
+        table.add_row(Text(f"  {name} (static)"), *(_static_rate(part, i) for part in parts))
     return _titled("Not observed (the most and least often observed features)", table)
 
 
@@ -147,7 +149,7 @@ def example(part: Sequences) -> RenderableType:
     gaps = one.timespans[shown]
     table.add_row("gap", Text(sparkline(gaps)), f"{gaps.min():.3g}", f"{gaps.max():.3g}")
     for i in _most_observed(one)[:DRAWN_FEATURES]:
-        table.add_row(one.features[i], *_drawn(one, int(i), shown))
+        table.add_row(Text(one.features[i]), *_drawn(one, int(i), shown))
     if (rest := one.num_features - DRAWN_FEATURES) > 0:
         table.add_row(f"and {rest} more", "", "", "")
     return _titled(_example_title(one), table)

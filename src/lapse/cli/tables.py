@@ -38,16 +38,16 @@ def fit(
     file: TableFile,
     id: Annotated[str | None, typer.Option(help="Column of ids.", metavar="COLUMN")] = None,
     time: Annotated[str | None, typer.Option(help="Column of times.", metavar="COLUMN")] = None,
-    target: Annotated[str, typer.Option(help="What to predict.", metavar="COLUMNS")] = "",
-    values: Annotated[str, typer.Option(help="Features of an event.", metavar="COLUMNS")] = "",
-    static: Annotated[str, typer.Option(help="What never changes.", metavar="COLUMNS")] = "",
-    ignore: Annotated[str, typer.Option(help="What to leave out.", metavar="COLUMNS")] = "",
+    target: Annotated[str, typer.Option(help="What to predict.", metavar="COLUMN,...")] = "",
+    values: Annotated[str, typer.Option(help="Features of an event.", metavar="COLUMN,...")] = "",
+    static: Annotated[str, typer.Option(help="What never changes.", metavar="COLUMN,...")] = "",
+    ignore: Annotated[str, typer.Option(help="What to leave out.", metavar="COLUMN,...")] = "",
     group: Annotated[str | None, typer.Option(help="What is never split.", metavar="COLUMN")] = None,
     unit: Annotated[str | None, typer.Option(help="Of time: s, min, h, D.")] = None,
     long: Annotated[bool, typer.Option("--long", help="A row per measurement.")] = False,
     variable: Annotated[str | None, typer.Option(help="Long: its name.", metavar="COLUMN")] = None,
     value: Annotated[str | None, typer.Option(help="Long: its value.", metavar="COLUMN")] = None,
-    forecast: Annotated[bool, typer.Option("--forecast", help="Forecast features.")] = False,
+    forecast: Annotated[bool, typer.Option("--forecast", help="Forecast --target.")] = False,
     horizon: Annotated[str | None, typer.Option(help="How far: 6h.", metavar="TIME")] = None,
     model: ModelName = "gru-d",
     members: Annotated[int, typer.Option(help="Networks (default 3).", show_default=False, min=1)] = 3,
@@ -60,8 +60,7 @@ def fit(
 ) -> None:
     """From a table of events to a checked model.
 
-    A fifth of the ids is held out. COLUMNS have commas between. What is not told
-    is guessed and shown. With --forecast, --target names features.
+    A fifth of the ids is held out. What is not told is guessed and shown.
 
     Example: `lapse fit visits.csv --id patient --time day --target died`
     """

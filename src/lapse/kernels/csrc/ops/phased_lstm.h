@@ -89,8 +89,9 @@ struct Phase {
     D rest = since - vfloor(since * inverse) * period;
     // The quotient may have been rounded up to a whole number, or down from one.
     rest += rest < 0 ? period : rest >= period ? -period : D{};
-    // Beyond 2^52 turns no digit of the phase is left, and the product may be rounded by more than a period.
-    return (rest >= 0) & (rest < period) ? rest * inverse : D{};
+    // Beyond 2^52 turns no digit of the phase is left, and the product may be rounded by more than a period. A NaN
+    // is neither, so that it shows.
+    return (rest < 0) | (rest >= period) ? D{} : rest * inverse;
   }
 };
 

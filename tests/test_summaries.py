@@ -59,11 +59,12 @@ def test_each_feature_has_a_shape():
     np.testing.assert_array_equal(summarize(s).values[:, 2:7], table[:, 2:7])
 
 
-def test_a_slope_needs_time_and_stays_a_float32():
+def test_a_slope_needs_time_and_all_stay_in_float32():
     s = Sequences.from_arrays([[[1.0], [3.0]], [[-3e38], [3e38]]], [[0.1, 0.1], [0.0, 1e-9]])
     slopes = summarize(s, ("slope",)).values[:, 0]
     assert slopes[0] == 0
     assert slopes[1] == pytest.approx(np.finfo(np.float32).max)
+    assert np.isfinite(summarize(s, STATISTICS).values.astype(np.float32)).all()
     far = Sequences.from_arrays([[[5e6], [5e6 + 1], [5e6 + 2]]], [[1e9, 1e9 + 2, 1e9 + 4]])
     np.testing.assert_allclose(summarize(far, SHAPE).values, [[np.sqrt(2 / 3), 1.0, 5e6, 0.5]], rtol=1e-12)
 

@@ -203,7 +203,7 @@ class SummaryTable(Table):
         elif statistic == "deviation":
             found = (sums["squares"] / count.clamp(min=1)).clamp(min=0).sqrt()
         elif statistic == "change":
-            found = sums["changes"] / (count - 1).clamp(min=1)
+            found = (sums["changes"] / (count - 1).clamp(min=1)).clamp(max=LARGEST)
         elif statistic == "slope":
             spread = sums["time_squares"]
             slope = sums["products"] / torch.where(spread > 0, spread, 1.0)

@@ -13,7 +13,7 @@ PRESENT_GAP = "gap before the event"
 LEVELS = ("last", "mean", "least", "largest", "log-count")
 SHAPE = ("deviation", "change", "first", "slope")
 STATISTICS = LEVELS + SHAPE
-LARGEST = float(np.finfo(np.float32).max)  # a slope over a tiny time would be more than float32 can hold
+LARGEST = float(np.finfo(np.float32).max)  # a change or a slope may be more than float32 can hold
 
 
 class Summaries(NamedTuple):
@@ -123,8 +123,8 @@ def _shape(s: Sequences, observed: Array) -> dict[str, Array]:
         found["deviation"][:, feature] = np.sqrt(seen.summed(values**2) / np.maximum(seen.counts, 1))
         found["change"][:, feature] = seen.summed(seen.changes) / np.maximum(seen.counts - 1, 1)
         found["first"][some, feature] = seen.values[(np.cumsum(seen.counts) - seen.counts)[some]]
-        found["slope"][:, feature] = slope.clip(-LARGEST, LARGEST)
-    return found
+        found["slope"][:, feature] = slope
+    return {name: column.clip(-LARGEST, LARGEST) for name, column in found.items()}
 
 
 def last_rows(s: Sequences, observed: Array) -> Array:

@@ -1,8 +1,7 @@
 """Does the classifier as it comes keep up on ragged series of which 40 % of the observations are dropped?
 
 Question: accuracy on the test part of the data sets of unequal length that are inside the package aeon, after 40 % of
-the observations (whole points in time) of both parts have been dropped at random. The others keep their times. Beside
-it, the same classifier that is also given four numbers per channel about the shape of the series, as static features.
+the observations (whole points in time) of both parts have been dropped at random. The others keep their times.
 Rivals: MiniRocket of aeon on linear interpolation; logistic regression on last, mean, least and largest value and
 number of observations of each channel; `nn.GRU` with the gap before each observation as a further input. Whatever a
 rival has to choose is chosen inside the training part: by cross-validation, or on a fifth that is held out.
@@ -16,7 +15,6 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -56,25 +54,6 @@ def thinned(values: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray
 
 def of_lapse(train: Series, labels: np.ndarray, test: Series, seed: int) -> np.ndarray:
     return IrregularClassifier(random_state=seed).fit(train, labels).predict(test)
-
-
-def of_lapse_with_shape(train: Series, labels: np.ndarray, test: Series, seed: int) -> np.ndarray:
-    """The same with four more numbers per channel, which were chosen by cross-validation in the training part."""
-    model = IrregularClassifier(random_state=seed)
-
-    def shaped(series: Series) -> Sequences:
-        columns = np.array([shape(*one) for one in series], np.float32)
-        names = tuple(f"shape {k}" for k in range(columns.shape[1]))
-        return replace(model.sequences(series), static=columns, static_features=names)
-
-    return model.fit(shaped(train), labels).predict(shaped(test))
-
-
-def shape(times: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Standard deviation, mean absolute change, first value and slope over time of each channel."""
-    values, centred = values.astype(float), (times - times.mean())[:, None]
-    slope = (centred * (values - values.mean(0))).sum(0) / np.square(centred).sum()
-    return np.concatenate([values.std(0), np.abs(np.diff(values, axis=0)).mean(0), values[0], slope])
 
 
 def of_minirocket(train: Series, labels: np.ndarray, test: Series, seed: int) -> np.ndarray:
@@ -180,7 +159,6 @@ def mistakes(model: GapGRU, inputs: list[torch.Tensor], targets: torch.Tensor, r
 
 PREDICTORS: dict[str, Callable[[Series, np.ndarray, Series, int], np.ndarray]] = {
     "`IrregularClassifier` as it comes": of_lapse,
-    "the same, with columns of shape": of_lapse_with_shape,
     "MiniRocket on interpolation": of_minirocket,
     "logistic regression on summaries": of_logistic_regression,
     "`nn.GRU` with the gap as input": of_gru,

@@ -13,20 +13,30 @@ import torch
 from example_models import sequences
 from lapse import Sequences, export
 from lapse.estimators import Ensemble, IrregularClassifier, IrregularLabeller
-from lapse.estimators.step import EnsembleStep, TreeSum
+from lapse.estimators.step import EnsembleStep, SummaryTable, TreeSum
 from lapse.estimators.trees import grow_classes
 from lapse.heads import Classes, Targets
-from lapse.models import ModelConfig, Stepper
+from lapse.models import ModelConfig, Schema, Stepper
+from lapse.sequences.summaries import LEVELS, STATISTICS, summarize
 from test_step import events
 
-KINDS: dict[str, Any] = {"once": IrregularClassifier, "every": IrregularLabeller}
+KINDS: dict[str, Any] = {
+    "once": IrregularClassifier,
+    "every": IrregularLabeller,
+    "shape": IrregularClassifier,
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def fitted(request: pytest.FixtureRequest) -> tuple[Ensemble, Sequences]:
     data = sequences(missing=True, static=True, per_step=request.param == "every", count=120)
+    if request.param == "shape":
+        (deviation,) = summarize(data, ("deviation",)).values[:, [2]].T
+        data = replace(data, targets=(deviation > np.median(deviation)).astype(np.int64))
     estimator = KINDS[request.param](members=2, hidden_size=4, epochs=1, refit=False, bin=None)
-    return estimator.fit(data).ensemble_, data
+    ensemble = estimator.fit(data).ensemble_
+    assert ensemble.preparation.statistics == (STATISTICS if request.param == "shape" else LEVELS)
+    return ensemble, data
 
 
 @torch.no_grad()
@@ -48,6 +58,29 @@ def test_the_answers_are_those_for_the_whole_table(fitted: tuple[Ensemble, Seque
         for row in range(6)
     ]
     torch.testing.assert_close(torch.cat(found), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("statistics", [LEVELS, STATISTICS], ids=["levels", "all"])
+def test_every_statistic_is_that_of_the_events_so_far(statistics: tuple[str, ...]) -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(1e5, 1.0, (30, 3)).astype(
+        np.float32
+    )  # far from 0, where sums of squares lose their digits
+    values[random.random(values.shape) < 0.5] = np.nan
+    values[:20, 2] = np.nan
+    values[20:, 2] = 7.3  # a constant has no deviation, change or slope, to the last digit
+    times = np.cumsum(random.integers(0, 4, 30) / 8)  # in float32 too, and some of them equal
+    times[1:3] = times[0]
+    whole = Sequences.from_arrays([values], [times])
+    table = SummaryTable(Schema.of(whole), statistics)
+    state = table.start(torch.zeros(1, 3))
+    for k, gap in enumerate(np.diff(times, prepend=times[0])):
+        given = torch.from_numpy(values[k : k + 1]).double()
+        found, state = table.advance(given, torch.tensor([gap]), state, None)
+        so_far = summarize(Sequences.from_arrays([values[: k + 1]], [times[: k + 1]]), statistics)
+        assert so_far.names == table.names
+        np.testing.assert_allclose(found.numpy(), so_far.values, rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(found.numpy() == 0, so_far.values == 0)
 
 
 def test_trees_answer_as_their_arrays_do(fitted: tuple[Ensemble, Sequences]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from dataclasses import replace
@@ -27,6 +28,8 @@ from lapse.estimators import (
 )
 from lapse.estimators.recipe import batch_size, bin_width, epochs, rounded
 from lapse.models import SchemaWarning
+from lapse.sequences.summaries import LEVELS, STATISTICS
+from lapse.stored_config import digest_of
 
 
 def words(centre):
@@ -148,6 +151,47 @@ def test_cloned_pickled_and_stored_it_answers_the_same(tmp_path):
     np.testing.assert_array_equal(stored["p_high"], fitted.predict_proba(X)[:, 0])
     assert stored.ids.tolist() == X.ids.tolist()
     assert "2 networks" in (tmp_path / "model" / "card.md").read_text()
+
+
+def test_an_ensemble_that_does_not_say_its_statistics_has_those_of_its_time(tmp_path):
+    X, centre = means(60)
+    fitted = IrregularClassifier(**QUICK).fit(X, words(centre))
+    fitted.save(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+
+    def store(**statistics):
+        contents = json.loads(path.read_text())
+        del contents["digest"]
+        contents["preparation"].pop("statistics", None)
+        contents["preparation"] |= statistics
+        path.write_text(json.dumps(contents | {"digest": digest_of(contents)}))
+
+    assert fitted.ensemble_.preparation.statistics == LEVELS
+    store()
+    stored = Ensemble.load(tmp_path / "model")
+    np.testing.assert_array_equal(stored.predict(X)["p_high"], fitted.predict_proba(X)[:, 0])
+    store(statistics=["last", "median"])
+    with pytest.raises(
+        ValueError, match=r"statistics that this version of lapse does not know: \['median'\]"
+    ):
+        Ensemble.load(tmp_path / "model")
+
+
+def test_shape_is_looked_at_where_it_decides(tmp_path):
+    random = np.random.default_rng(0)
+    steps = np.repeat([0.3, 3.0], 40)  # by how much the series changes, whatever its level
+    X = [(np.arange(20.0), np.cumsum(random.normal(0, 1, (20, 1)) * step, 0)) for step in steps]
+    fitted = IrregularClassifier(**QUICK).fit(X, steps > 1)
+    assert fitted.ensemble_.preparation.statistics == STATISTICS
+    fitted.save(tmp_path)
+    stored = Ensemble.load(tmp_path)
+    assert stored.preparation == fitted.ensemble_.preparation
+    told = IrregularClassifier(**QUICK, settings={"ridge": 6.0}).fit(X, steps > 1).ensemble_
+    assert told.preparation.statistics == STATISTICS
+    assert told.networks[0].config.ridge == 6.0
+    explanation = fitted.explain(fitted.sequences(X[:5]))
+    assert np.abs(explanation.error).max() <= 0.01 * max(1.0, np.abs(explanation.change).max())
+    assert np.abs(explanation.change).max() > 0.1
 
 
 def test_a_damaged_or_unknown_folder_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from lapse.explain import integrated_gradients, permutation_importance
 from lapse.explain.explanation import GAPS
 from lapse.heads import Classes, Gaussian, Labels, Numbers, Quantiles
 from lapse.sequences.bins import trace_bins
-from lapse.sequences.summaries import present, summarize, trace_present, trace_summaries
+from lapse.sequences.summaries import SHAPE, STATISTICS, present, summarize, trace_present, trace_summaries
 
 
 def adds_up(explanation, tolerance=0.01):
@@ -139,6 +139,35 @@ def test_amounts_for_summaries_go_to_the_events_that_have_them():
     assert values[:, 0].tolist() == [1 + 1000, 1 + 100, 0, 1 + 10, 0]
     assert values[:, 1].tolist() == [0] * 5
     assert counts.tolist() == [[7, 9], [0, 0]]
+
+
+def test_amounts_for_a_shape_go_to_the_events_that_make_it():
+    nan = np.nan
+    s = Sequences.from_arrays(
+        [[[nan, 4.0], [3.0, 4.0], [1.0, nan], [nan, 4.0], [5.0, nan]], [[nan, 7.0]]],
+        [[0, 1, 2, 3, 5], [0]],
+    )
+    amounts = np.zeros((2, 2, len(STATISTICS)))
+
+    def traced(statistic, sequence, feature):
+        amounts[:] = 0.0
+        amounts[sequence, feature, STATISTICS.index(statistic)] = 48.0
+        return trace_summaries(s, amounts.reshape(2, -1), STATISTICS)[1]
+
+    expected = {  # of 3, 1, 5 at times 1, 2, 5
+        "deviation": [0, 0, 24, 0, 24, 0],
+        "change": [0, 8, 24, 0, 16, 0],  # 2, 2 + 4 and 4 of 12
+        "first": [0, 48, 0, 0, 0, 0],
+    }
+    for statistic, values in expected.items():
+        np.testing.assert_allclose(traced(statistic, 0, 0)[:, 0], values, atol=1e-12)
+    distances = np.abs(np.array([1, 2, 5]) - 8 / 3)
+    np.testing.assert_allclose(traced("slope", 0, 0)[[1, 2, 4], 0], 48 * distances / distances.sum())
+    for statistic in ("deviation", "change"):  # of equal values, none has more part in it than another
+        np.testing.assert_allclose(traced(statistic, 0, 1)[:, 1], [16, 16, 0, 16, 0, 0])
+    for statistic in SHAPE:  # a single one has all of it, and what was not observed has nothing
+        assert traced(statistic, 1, 1)[5, 1] == 48
+        assert not traced(statistic, 1, 0).any()
 
 
 def test_amounts_for_bins_and_for_the_present_go_back_too():

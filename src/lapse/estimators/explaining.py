@@ -93,7 +93,7 @@ def _traced(preparation: Preparation, conformed: Sequences, amounts: Amounts) ->
     values, gaps = amounts.values, amounts.gaps
     if preparation.bin is not None:
         values, gaps = trace_bins(conformed, preparation.bin, values, gaps)
-    static, of_summaries, counts = trace_summaries(conformed, amounts.static)
+    static, of_summaries, counts = trace_summaries(conformed, amounts.static, preparation.statistics)
     return amounts._replace(values=values + of_summaries, gaps=gaps, static=static, counts=counts)
 
 
@@ -107,7 +107,7 @@ def _trees(
     rows = zip(table, typical, weights.numpy(), strict=True)
     of_columns = np.stack([shapley_values(ensemble.trees, *row) for row in rows])
     if events is None:
-        static, values, counts = trace_summaries(conformed, of_columns)
+        static, values, counts = trace_summaries(conformed, of_columns, ensemble.preparation.statistics)
         gaps = np.zeros(conformed.num_events)
     else:
         static, values, gaps = trace_present(conformed, events, of_columns)

@@ -17,9 +17,10 @@ from lapse.estimators.preparation import Preparation, Prepared
 from lapse.estimators.trees import Grow, Trees
 from lapse.heads import Head, Targets
 from lapse.models import ModelConfig, Schema, SchemaWarning, SequenceModel
-from lapse.models.tabular import best_ridge
+from lapse.models.tabular import RIDGES, best_ridge
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
+from lapse.sequences.summaries import STATISTICS
 from lapse.training import TrainConfig, fit
 
 # What is tried on held-out sequences: how much the trees count, and the temperature of probabilities.
@@ -69,13 +70,12 @@ def fit_ensemble(plan: Plan, data: Sequences) -> Ensemble:
         plan: how.
         data: all sequences that may be learned from.
     """
-    preparation = Preparation(Schema.of(data), plan.head.per_step, plan.bin, plan.summaries)
-    prepared = preparation(plan.head.conform(data))
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", SchemaWarning
         )  # of columns that one side of a split happens not to have
-        fitting = _Fitting(_with_ridge(plan, prepared), prepared)
+        plan, preparation, prepared = _prepared(plan, data)
+        fitting = _Fitting(plan, prepared)
         splits = internal_splits(data, plan.validation, plan.training.seed)
         tried = splits if plan.refit else splits[:1]
         labels = [f"trial {k} of {len(tried)}" for k in range(1, len(tried) + 1)]
@@ -86,14 +86,29 @@ def fit_ensemble(plan: Plan, data: Sequences) -> Ensemble:
         return Ensemble(preparation, networks, fitting.trees(rows), found.tree_share, found.temperature)
 
 
-def _with_ridge(plan: Plan, prepared: Prepared) -> Plan:
-    """The plan with the ridge of the summaries chosen by the data, unless it is told or there are no summaries."""
-    if "ridge" in plan.settings or plan.settings.get("static") != "table":
-        return plan
+def _prepared(plan: Plan, data: Sequences) -> tuple[Plan, Preparation, Prepared]:
+    """The plan with a ridge, and the form of the data: both chosen by regression on summaries, where there are any.
+
+    More statistics are of use where the shape of a series decides, and only make trees and networks guess where it does
+    not. Regression that leaves out a third of the sequences tells which it is, and how strong a ridge has to be.
+    """
+    conformed, schema = plan.head.conform(data), Schema.of(data)
+    plain = Preparation(schema, plan.head.per_step, plan.bin, plan.summaries)
+    prepared = plain(conformed)
+    if plan.settings.get("static") != "table":
+        return plan, plain, prepared
     head = deepcopy(plan.head)
     head.measure(prepared.sequences)
-    ridge = best_ridge(prepared.table, head, head.targets_of(prepared.sequences))
-    return replace(plan, settings=plan.settings | {"ridge": ridge})
+    targets = head.targets_of(prepared.sequences)
+    ridges = (plan.settings["ridge"],) if "ridge" in plan.settings else RIDGES
+    found = best_ridge(prepared.table, head, targets, ridges)
+    preparation = plain
+    if not plan.head.per_step:
+        shaped = replace(plain, statistics=STATISTICS)
+        other = shaped(conformed)
+        if (ridge := best_ridge(other.table, head, targets, ridges)).loss < found.loss:
+            found, preparation, prepared = ridge, shaped, other
+    return replace(plan, settings=plan.settings | {"ridge": found.strength}), preparation, prepared
 
 
 class Held(NamedTuple):

@@ -10,7 +10,8 @@ from lapse.models import Schema
 from lapse.sequences import Sequences
 from lapse.sequences.arrays import split_missing
 from lapse.sequences.ragged import Array
-from lapse.sequences.summaries import present, summarize
+from lapse.sequences.summaries import LEVELS, STATISTICS, present, summarize
+from lapse.stored_config import added, with_absent_fields
 
 
 class Prepared(NamedTuple):
@@ -34,12 +35,21 @@ class Preparation:
         per_step: whether there is one answer per event.
         bin: the width of bins of time; None leaves events as they are.
         summaries: whether networks get summaries of each feature as static features.
+        statistics: what a summary consists of, of `lapse.sequences.summaries.STATISTICS`.
     """
 
     schema: Schema
     per_step: bool
     bin: float | None = None
     summaries: bool = True
+    statistics: tuple[str, ...] = added(LEVELS, before=LEVELS)
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.statistics).difference(STATISTICS):
+            raise ValueError(
+                f"the model was fitted to statistics that this version of lapse does not know: {sorted(unknown)}; "
+                f"it knows {', '.join(STATISTICS)}; load it with the version of lapse that wrote it, or fit it again"
+            )
 
     def __call__(self, sequences: Sequences) -> Prepared:
         """Both forms of any sequences; `Schema.conform` says what is an error and what a warning.
@@ -50,7 +60,7 @@ class Preparation:
         conformed = self.schema.conform(sequences)
         if self.per_step:
             return Prepared(conformed, present(conformed).values)
-        names, table = summarize(conformed)
+        names, table = summarize(conformed, self.statistics)
         binned = conformed if self.bin is None else conformed.bin(self.bin)
         if not self.summaries:
             return Prepared(binned, table)
@@ -60,7 +70,7 @@ class Preparation:
     def config(self) -> dict[str, Any]:
         """Plain values from which `from_config` builds an equal preparation."""
         settings = {"per_step": self.per_step, "bin": self.bin, "summaries": self.summaries}
-        return {"schema": self.schema.config()} | settings
+        return {"schema": self.schema.config(), **settings, "statistics": list(self.statistics)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Preparation:
@@ -69,4 +79,6 @@ class Preparation:
         Args:
             config: the plain values.
         """
-        return cls(**{**config, "schema": Schema.from_config(config["schema"])})
+        values = with_absent_fields(cls, config)
+        schema, statistics = Schema.from_config(values["schema"]), tuple(values["statistics"])
+        return cls(**{**values, "schema": schema, "statistics": statistics})

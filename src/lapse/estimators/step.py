@@ -16,7 +16,9 @@ from lapse.heads import Head
 from lapse.models import Preprocessing, Schema, SequenceModel, Step, Stepper
 from lapse.sequences import Sequences
 from lapse.sequences.ragged import Array
-from lapse.sequences.summaries import PRESENT_GAP, STATISTICS
+from lapse.sequences.summaries import LARGEST, PRESENT_GAP, SHAPE, column_names
+
+SHAPE_STATES = ("first", "squares", "changes", "elapsed", "time", "time_squares", "products")
 
 
 class EnsembleStep(Stepper):
@@ -34,8 +36,10 @@ class EnsembleStep(Stepper):
         super().__init__()
         _check(ensemble)
         self.ensemble = ensemble
-        self.table: Table = (PresentTable if ensemble.head.per_step else SummaryTable)(
-            ensemble.preparation.schema
+        self.table: Table = (
+            PresentTable(self.schema)
+            if ensemble.head.per_step
+            else SummaryTable(self.schema, ensemble.preparation.statistics)
         )
         self.members = nn.ModuleList(
             Member(network, self.table, self.schema.inputs) for network in ensemble.networks
@@ -108,9 +112,6 @@ class EnsembleStep(Stepper):
 class Table(nn.Module, ABC):
     """The columns that networks and trees see beside the events, (B, columns) in float64, NaN where not known.
 
-    Args:
-        schema: the form of the training table.
-
     Attributes:
         names: what each column is called.
     """
@@ -129,39 +130,95 @@ class Table(nn.Module, ABC):
 
 
 class SummaryTable(Table):
-    """The columns of `lapse.sequences.summaries.summarize`, for the events so far."""
+    """The columns of `lapse.sequences.summaries.summarize`, for the events so far.
 
-    def __init__(self, schema: Schema) -> None:
+    Sums of squares and products are kept of differences from the means so far, by Welford's updates, so that they are
+    right for values far from 0 too. Times are counted from the first observation of a feature.
+
+    Args:
+        schema: the form of the training table.
+        statistics: which statistics of each feature.
+    """
+
+    def __init__(self, schema: Schema, statistics: Sequence[str]) -> None:
         super().__init__()
-        summaries = (f"{name} {statistic}" for name in schema.inputs for statistic in STATISTICS)
-        self.names = (*schema.static_inputs, *summaries)
+        self.statistics = statistics
+        self.shaped = not set(SHAPE).isdisjoint(statistics)
+        self.names = (*schema.static_inputs, *column_names(schema.inputs, statistics))
 
     def start(self, values: Tensor) -> Named:
         zeros = torch.zeros_like(values, dtype=torch.float64)
         infinite = torch.full_like(zeros, torch.inf)
-        names = ("last", "total", "least", "largest", "count")
-        return {
-            f"table_{n}": s for n, s in zip(names, (zeros, zeros, infinite, -infinite, zeros), strict=True)
-        }
+        states = {"last": zeros, "total": zeros, "least": infinite, "largest": -infinite, "count": zeros}
+        if self.shaped:
+            states |= dict.fromkeys(SHAPE_STATES, zeros)
+        return {f"table_{name}": state for name, state in states.items()}
 
     def advance(
         self, values: Tensor, timespan: Tensor, state: Named, static: Tensor | None
     ) -> tuple[Tensor, Named]:
+        old = {name.removeprefix("table_"): part for name, part in state.items()}
+        new = {
+            "last": values,
+            "total": old["total"] + values,
+            "least": torch.minimum(old["least"], values),
+            "largest": torch.maximum(old["largest"], values),
+            "count": old["count"] + 1,
+        }
+        if self.shaped:
+            elapsed = torch.where(old["count"] == 0, 0.0, old["elapsed"] + timespan.unsqueeze(1))
+            new |= self._shape(values, elapsed, old, new)
         seen = ~values.isnan()
-        last, total, least, largest, count = state.values()
-        last = torch.where(seen, values, last)
-        total = total + values.nan_to_num()
-        least = torch.where(seen, torch.minimum(least, values), least)
-        largest = torch.where(seen, torch.maximum(largest, values), largest)
-        count = count + seen
-        found = torch.stack([last, total / count.clamp(min=1), least, largest], -1)
-        found = found.masked_fill((count == 0).unsqueeze(-1), torch.nan)
-        columns = torch.cat([found, count.log1p().unsqueeze(-1)], -1).flatten(1)
-        return _beside(static, columns), dict(zip(state, (last, total, least, largest, count), strict=True))
+        after = {name: torch.where(seen, part, old[name]) for name, part in new.items()}
+        if self.shaped:
+            after["elapsed"] = elapsed  # time goes on where nothing is observed, too
+        columns = torch.stack([self._column(name, after) for name in self.statistics], -1)
+        return _beside(static, columns.flatten(1)), {f"table_{name}": part for name, part in after.items()}
+
+    @staticmethod
+    def _shape(values: Tensor, elapsed: Tensor, old: Named, new: Named) -> Named:
+        """The states of the shape after one more observation of every feature."""
+        first, mean = old["count"] == 0, new["total"] / new["count"]
+        from_time = elapsed - old["time"]
+        time = old["time"] + from_time / new["count"]
+        from_mean = torch.where(first, 0.0, values - old["total"] / old["count"].clamp(min=1))
+        return {
+            "first": torch.where(first, values, old["first"]),
+            "squares": old["squares"] + from_mean * (values - mean),
+            "changes": old["changes"] + torch.where(first, 0.0, (values - old["last"]).abs()),
+            "elapsed": elapsed,
+            "time": time,
+            "time_squares": old["time_squares"] + from_time * (elapsed - time),
+            "products": old["products"] + from_time * (values - mean),
+        }
+
+    @staticmethod
+    def _column(statistic: str, sums: Named) -> Tensor:
+        """(B, F), a statistic of `lapse.sequences.summaries.STATISTICS`."""
+        count = sums["count"]
+        if statistic == "log-count":
+            return count.log1p()
+        if statistic == "mean":
+            found = sums["total"] / count.clamp(min=1)
+        elif statistic == "deviation":
+            found = (sums["squares"] / count.clamp(min=1)).clamp(min=0).sqrt()
+        elif statistic == "change":
+            found = (sums["changes"] / (count - 1).clamp(min=1)).clamp(max=LARGEST)
+        elif statistic == "slope":
+            spread = sums["time_squares"]
+            slope = sums["products"] / torch.where(spread > 0, spread, 1.0)
+            found = torch.where(spread > 0, slope, 0.0).clamp(-LARGEST, LARGEST)
+        else:
+            found = sums[statistic]
+        return found.masked_fill(count == 0, torch.nan)
 
 
 class PresentTable(Table):
-    """The columns of `lapse.sequences.summaries.present`, for the latest event."""
+    """The columns of `lapse.sequences.summaries.present`, for the latest event.
+
+    Args:
+        schema: the form of the training table.
+    """
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def _simpler(ensemble: Ensemble, train: Sequences, table: Array) -> dict[str, Te
     head = ensemble.head
     known = ensemble.preparation(train).table
     targets = head.targets_of(train)
-    linear = TabularReadout(known.shape[1], head.width, best_ridge(known, head, targets))
+    linear = TabularReadout(known.shape[1], head.width, best_ridge(known, head, targets).strength)
     linear.solve(known, head, targets)
     name = "logistic regression" if head.gives_probabilities else "ridge regression"
     constant = head.trivial(train).expand(len(table), -1)

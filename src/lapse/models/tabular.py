@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -183,24 +185,32 @@ class TabularReadout(nn.Module):
         return 0.5 * self.ridge / self.sequences * self.linear.weight.square().sum()
 
 
-def best_ridge(table: Array, head: Head, targets: Targets) -> float:
-    """The ridge, among powers of ten, with the least loss on rows that were left out, in three parts.
+class Ridge(NamedTuple):
+    """How strong a penalty is, and the summed loss with it on rows that were left out."""
+
+    strength: float
+    loss: float
+
+
+def best_ridge(table: Array, head: Head, targets: Targets, ridges: Sequence[float] = RIDGES) -> Ridge:
+    """The ridge with the least loss on rows that were left out, in three parts.
 
     Args:
         table: (M, columns), NaN where a value is missing.
         head: what is asked, measured on the training split.
         targets: the targets of the M rows.
+        ridges: what to choose from.
     """
     order = np.random.default_rng(0).permutation(len(table))[:MOST_ROWS]
     parts = np.array_split(order, 3)
-    losses = dict.fromkeys(RIDGES, 0.0)
-    for ridge in RIDGES:
+    losses = dict.fromkeys(ridges, 0.0)
+    for ridge in ridges:
         for part in parts:
             others = np.setdiff1d(order, part)
             readout = TabularReadout(table.shape[1], head.width, ridge)
             readout.solve(table[others], head, _rows(targets, others))
             losses[ridge] += float(head.loss(readout.outputs(table[part]), _rows(targets, part)).sum())
-    return min(losses, key=lambda ridge: losses[ridge])
+    return min((Ridge(*pair) for pair in losses.items()), key=lambda ridge: ridge.loss)
 
 
 def _rows(targets: Targets, rows: Array) -> Targets:

@@ -69,6 +69,19 @@ def test_a_task_and_a_head_of_the_users_own_from_the_command_line(folder: Path) 
     assert name in (folder / "page.html").read_text()
 
 
+def test_workers_import_nothing_from_the_folder_in_which_a_study_is_started(tmp_path: Path) -> None:
+    # The script `lapse` lies in another folder, so that Python does not search the present one by itself.
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "command.py"
+    script.write_text("from lapse.__main__ import main\nif __name__ == '__main__':\n    main()\n")
+    (tmp_path / "queue.py").write_text("raise SystemExit('this is not the queue of Python')\n")
+    grid = ("--tasks", "mini-digits", "--models", "lstm", "--seeds", "1", "--workers", "1")
+    settings = ("--set", "train.epochs=1", "--set", "hidden_size=4")
+    words = [sys.executable, str(script), "study", *grid, *settings, "-o", "runs"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "1 of 1 runs are done" in done.stdout, done.stderr
+
+
 def test_a_model_of_the_users_own_from_the_command_line(folder: Path) -> None:
     name, task = "my_model:Drift", "my_counts:TASK"
     settings = ("--set", "train.epochs=2", "--set", "hidden_size=4", "--set", "size=40")

@@ -20,6 +20,9 @@ BUSY = 75  # the exit status that sysexits.h calls "try again later"
 TERMINATED = 128 + signal.SIGTERM  # the exit status that a shell gives a process ended by this signal
 # Set before a worker loads its numerical libraries, which read them once.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# A fork server would look for modules in the folder in which it is started first, so that a `queue.py` of the user
+# there would stand in for that of Python. A worker looks where the study does.
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 class LocalWorkers:
@@ -48,7 +51,11 @@ class LocalWorkers:
         self._environment: dict[str, str | None] = {}
 
     def __enter__(self) -> LocalWorkers:
-        told = {**dict.fromkeys(THREAD_VARIABLES, str(self.threads)), STARTER: str(os.getpid())}
+        told = {
+            **dict.fromkeys(THREAD_VARIABLES, str(self.threads)),
+            STARTER: str(os.getpid()),
+            SAFE_PATH: "1",
+        }
         self._environment = {name: os.environ.get(name) for name in told}
         os.environ.update(told)
         return self

@@ -337,8 +337,12 @@ def check(case: Case) -> None:
         expected, actual = _outcome(Trial(case), "reference"), _outcome(Trial(case), "fused")
         moved = [_outcome(Trial(case).rounded(), "reference"), _outcome(Trial(case).exact(), "reference")]
         if isinstance(expected, str) or isinstance(actual, str):
-            # Next to where numbers end, a rounding decides whether a solve fails, and where first.
-            if expected != actual and moved[0] == expected:
+            # Next to where numbers end, a rounding decides whether a solve fails, and where first. Where both fail and
+            # float64 does not, the state has grown to the end of float32, and sums round differently in the two paths.
+            both_grown = (
+                isinstance(actual, str) and isinstance(expected, str) and not isinstance(moved[1], str)
+            )
+            if expected != actual and moved[0] == expected and not both_grown:
                 raise Difference(f"reference: {_short(expected)}; fused: {_short(actual)}")
             return
         try:

@@ -44,6 +44,26 @@ def test_a_stage_that_only_an_unused_stage_looks_at() -> None:
     )
 
 
+def test_a_state_that_grows_to_the_end_of_float32_may_end_at_either_step() -> None:
+    """It is 3.40e38 in row 33 at step 3, where float32 ends at 3.4028e38."""
+    check(
+        Case(
+            "ODELSTMCell",
+            seed=6005290,
+            solver="FixedStep(EULER, 5)",
+            hidden_size=8,
+            num_layers=2,
+            bidirectional=True,
+            lengths=(6,) * 65,
+            room=3,
+            dtype="float32",
+            gaps="any",
+            inputs=10.0,
+            start=True,
+        )
+    )
+
+
 def test_every_cell_is_drawn() -> None:
     assert {draw(seed).cell for seed in range(200)} == set(CELLS)
 

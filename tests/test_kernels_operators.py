@@ -20,6 +20,7 @@ from lapse import Batch, Rows, Sequences, recurrent
 from lapse.kernels import native, operators, passes, recompute, text
 from lapse.kernels.programs import program_of
 from lapse.models import SequenceModel
+from lapse.training import TrainConfig, fit
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler")
 
@@ -408,10 +409,15 @@ def test_an_exported_model_runs_in_a_fresh_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_a_package_of_a_model_runs_in_a_fresh_process(tmp_path: Path) -> None:
+def test_a_package_of_a_trained_model_runs_in_a_fresh_process(tmp_path: Path) -> None:
+    """With more rows, and longer ones, than the graph was made with."""
     data = sequences()
     torch.manual_seed(0)
     model = SequenceModel.for_data(data, model="ode-lstm", hidden_size=6)
+    untrained = model(data.batch(range(20))).detach()
+    fit(model, data, data, TrainConfig(epochs=3, batch_size=8), progress=False)
+    assert not torch.allclose(model(data.batch(range(20))), untrained, atol=1e-3)
+    assert data.lengths[3:20].max() > data.lengths[:3].max()
     package = str(tmp_path / "model.pt2")
     torch._inductor.aoti_compile_and_package(exported(model, data), package_path=package)
     check_in_a_fresh_process(

@@ -53,10 +53,11 @@ struct Phase {
     const long width = s.width(op.reg[PHASE]), clock_width = s.width(op.reg[CLOCK]);
     const T* clock = s.value(op.reg[CLOCK]);
     T* phase = s.value(op.reg[PHASE]);
-    for (long r = 0; r < s.rows; ++r, phase += width, clock += clock_width) {
-      const double time = time_on(clock);
-      for (long u = 0; u < width; u += kLanes<double>)
-        narrow(phase + u, remainder(time - widen(shift + u), widen(period + u) + widen(rest + u)));
+    // Unit by unit, because a period is divided by once for all rows then.
+    for (long u = 0; u < width; u += kLanes<double>) {
+      const D shifted = widen(shift + u), turn = some(widen(period + u) + widen(rest + u)), per_turn = 1 / turn;
+      for (long r = 0; r < s.rows; ++r)
+        narrow(phase + r * width + u, turned(time_on(clock + r * clock_width) - shifted, turn, per_turn));
     }
   }
   template <class T>
@@ -83,15 +84,14 @@ struct Phase {
   static V some(V period) {
     return period == 0 ? 1 - V{} : period;  // padded units have none
   }
-  static D remainder(D since, D period) {
-    period = some(period);
-    const D inverse = 1 / period;
-    D rest = since - vfloor(since * inverse) * period;
+  // Which part of its present turn a unit is through, `since` after its shift.
+  static D turned(D since, D turn, D per_turn) {
+    D rest = since - vfloor(since * per_turn) * turn;
     // The quotient may have been rounded up to a whole number, or down from one.
-    rest += rest < 0 ? period : rest >= period ? -period : D{};
+    rest += rest < 0 ? turn : rest >= turn ? -turn : D{};
     // Beyond 2^52 turns no digit of the phase is left, and the product may be rounded by more than a period. A NaN
     // is neither, so that it shows.
-    return (rest < 0) | (rest >= period) ? D{} : rest * inverse;
+    return (rest < 0) | (rest >= turn) ? D{} : rest * per_turn;
   }
 };
 

@@ -59,6 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "pooling": {"pooling": "last+mean+max+attention"},
     "summaries": {"summaries": True},
     "mlp": {"readout": "mlp", "readout_size": 7},
+    "deep": {"readout": "deep", "readout_size": 7},
     "residual": {"readout": "residual", "readout_size": 7},
     "static in the state": {"static": "state"},
     "static in state and head": {"static": "state+head", "num_layers": 2},
@@ -170,7 +171,7 @@ def test_differences_from_features_that_do_not_fit_the_target():
     [
         ({"model": "lstmm"}, r"model must be one of ode-rnn.*got 'lstmm'"),
         ({"pooling": "last+sum"}, "pooling must be one of 'last', 'mean', 'max', 'attention', got 'sum'"),
-        ({"readout": "every"}, "readout must be one of 'linear', 'mlp', 'residual', got 'every'"),
+        ({"readout": "every"}, "readout must be one of 'linear', 'mlp', 'deep', 'residual', got 'every'"),
         ({"static": "body"}, "static must be one of 'state', 'head', 'table', got 'body'"),
         ({"scaling": "minmax"}, "scaling must be one of 'none', 'standard', 'robust', got 'minmax'"),
         ({"clip": 0.0}, "clip is a positive number of scales"),

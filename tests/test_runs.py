@@ -95,9 +95,9 @@ def test_the_parts_of_a_model_can_be_set_on_the_command_line() -> None:
     assert RunConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     assert departures(config) == {**config.architecture, "form": "driven", "hidden_size": 128}
     with pytest.raises(
-        typer.BadParameter, match="readout must be one of 'linear', 'mlp', 'residual', got 'deep'"
+        typer.BadParameter, match="readout must be one of 'linear', 'mlp', 'deep', 'residual', got 'wide'"
     ):
-        configure("walker", "ode-lstm", "default", 0, ["readout=deep"])
+        configure("walker", "ode-lstm", "default", 0, ["readout=wide"])
 
 
 def test_runs_from_before_there_were_parts_keep_their_folders() -> None:

@@ -177,6 +177,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "last, mean and max": ({}, {"pooling": "last+mean+max"}),
     "attention": ({}, {"pooling": "attention"}),
     "hidden readout": ({}, {"readout": "mlp", "readout_size": 20}),
+    "deep readout": ({}, {"readout": "deep", "readout_size": 20}),
     "residual readout": ({}, {"readout": "residual", "readout_size": 20}),
     "summaries": ({"missing": 0.4}, {"summaries": True}),
     "summaries of all": ({}, {"summaries": True}),

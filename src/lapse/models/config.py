@@ -41,8 +41,9 @@ class ModelConfig:
             event), "table" (by a regularised linear map of their own that is added to the raw outputs, see
             `TabularReadout`; only for one answer per sequence), or several of them, joined by "+".
         ridge: how strongly large weights of the map for "table" are penalised.
-        readout: "linear", "mlp" for one layer of hidden units, or "residual" for both, added.
-        readout_size: the number of hidden units of an "mlp" or "residual" readout.
+        readout: "linear", "mlp" for one layer of hidden units, "deep" for two of them, or "residual" for the first two,
+            added.
+        readout_size: the number of hidden units of each layer of an "mlp", "deep" or "residual" readout.
         readout_input: whether the readout sees the event's own values beside the state. Only for one answer per event.
         difference: whether the readout gives the difference from the event's own values. True if the target's columns
             are those of the features, in their order; otherwise the name of one feature per column of the target. Only

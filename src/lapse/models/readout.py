@@ -22,6 +22,17 @@ def mlp(input_size: int, output_size: int, hidden_size: int) -> nn.Module:
     return nn.Sequential(nn.Linear(input_size, hidden_size), nn.SiLU(), nn.Linear(hidden_size, output_size))
 
 
+def deep(input_size: int, output_size: int, hidden_size: int) -> nn.Module:
+    """Two layers of hidden units between affine maps."""
+    return nn.Sequential(
+        nn.Linear(input_size, hidden_size),
+        nn.SiLU(),
+        nn.Linear(hidden_size, hidden_size),
+        nn.SiLU(),
+        nn.Linear(hidden_size, output_size),
+    )
+
+
 class Residual(nn.Module):
     """An affine map, and one layer of hidden units that adds to it; the affine map starts at zero.
 
@@ -49,6 +60,7 @@ class Residual(nn.Module):
 READOUTS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
+    "deep": deep,
     "residual": Residual,
 }
 

@@ -132,12 +132,12 @@ class NativeEngine:
         d.plans, d.parameters = self._pointers(handles), self._pointers(parameters)
 
     def _describe_readout(self, d: StreamModel, step: Step) -> None:
-        """The affine maps of the readout; `mlp` has SiLU between them."""
+        """The affine maps of the readout, with SiLU between any two of them."""
         readout = step.model.readout.map
         parts = list(readout) if isinstance(readout, nn.Sequential) else [readout]
-        if [type(part) for part in parts] not in ([nn.Linear], [nn.Linear, nn.SiLU, nn.Linear]):
-            raise NotServed(f"the readout {step.model.config.readout!r} is left to torch")
         maps = [part for part in parts if isinstance(part, nn.Linear)]
+        if [type(part) for part in parts] != [nn.Linear, *[nn.SiLU, nn.Linear] * (len(maps) - 1)]:
+            raise NotServed(f"the readout {step.model.config.readout!r} is left to torch")
         d.maps = len(maps)
         d.map_sizes = self._integers([maps[0].in_features, *(part.out_features for part in maps)])
         d.map_weights = self._pointers([self._tensor(part.weight) for part in maps])

@@ -75,6 +75,44 @@ def test_the_page_has_it(two_tasks: Path) -> None:
     page = page_of(two_tasks)
     assert 'href="#comparison"' in page
     assert page.count("not done") == 11 + 11 - 3
+    hours = Collection.read(two_tasks).hours
+    assert 0 < hours < 1
+    assert f"{hours:.1f} hours of one core" in page
+
+
+def test_the_verdict_tells_the_place_of_the_papers_model_and_how_far_its_figures_hold(
+    two_tasks: Path,
+) -> None:
+    write_seeds(two_tasks, RunConfig("walker", "gru-d"), 1.09, 1.09)
+    write_seeds(two_tasks, RunConfig("xor-event", "ode-lstm"), 79.0)
+    standing, order, far = comparison_of(two_tasks).verdict()
+    assert standing == (
+        "The ode-lstm is first or tied with the first on 1 of 2 tables: first on walker; behind on xor-event "
+        "(2nd, after lstm; one run)."
+    )
+    assert order == (
+        "Of the pairs of models that differ in the paper, 3 of 4 are in its order here: xor-event 0 of 1, "
+        "walker 3 of 3."
+    )
+    # The LSTM on xor-event is 2.6 of its standard deviations off, the ODE-LSTM there 76, on walker 1.6; GRU-D is level.
+    assert far == (
+        "1 of 5 figures are further than 3 of the paper's standard deviations from its own, 0 of them better and 1 "
+        "worse."
+    )
+    assert standing.removesuffix(".") in page_of(two_tasks)
+
+
+def test_a_tie_with_the_first_is_said(two_tasks: Path) -> None:
+    write_seeds(two_tasks, RunConfig("walker", "gru-d"), 0.85, 0.94)
+    assert (
+        "1 of 1 tables: not told from the first by a Welch test on walker (with gru-d)."
+        in comparison_of(two_tasks).verdict()[0]
+    )
+
+
+def test_equal_figures_share_the_first_place(two_tasks: Path) -> None:
+    write_seeds(two_tasks, RunConfig("walker", "gru-d"), 0.90, 0.91)
+    assert "1 of 1 tables: first on walker (as 1 more)." in comparison_of(two_tasks).verdict()[0]
 
 
 def test_a_table_says_how_far_the_papers_order_holds(two_tasks: Path) -> None:

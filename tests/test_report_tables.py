@@ -128,6 +128,18 @@ def test_a_preset_is_named_and_not_spelled_out(tmp_path: Path) -> None:
     assert [row.label for row in table_of(tmp_path).rows] == ["", "paper preset"]
 
 
+def test_seconds_are_those_of_the_fastest_epoch(tmp_path: Path) -> None:
+    """Other work on the machine, here in one epoch of one run, is no property of the model."""
+    write_seeds(tmp_path, RunConfig("walker", "lstm"), 1.1, 1.0)
+    path = next(tmp_path.rglob("metrics.csv"))
+    path.write_text(path.read_text().replace(",0.5,1000", ",50.0,10", 2))
+    (table,) = build_tables(Collection.read(tmp_path))
+    assert table.rows[0].seconds_per_epoch == 0.5
+    path.unlink()
+    (table,) = build_tables(Collection.read(tmp_path))
+    assert table.rows[0].seconds_per_epoch == 0.5, "without figures per epoch, those of the result"
+
+
 def test_other_data_are_another_table(tmp_path: Path) -> None:
     write_run(tmp_path, ODE, 98.0)
     write_run(tmp_path, replace(ODE, task_options={"lengths": [2, 9]}), 99.0)

@@ -437,6 +437,16 @@ def read_metrics(folder: str | Path) -> list[dict[str, float]]:
         raise ValueError(f"no table of figures per epoch: {error}") from error
 
 
+def fastest_epoch(history: list[dict[str, float]], otherwise: float) -> float:
+    """Seconds of the fastest epoch: other work on the machine makes an epoch longer, and nothing makes it shorter.
+
+    Args:
+        history: one row per epoch, as `read_metrics` gives it.
+        otherwise: what to return where no seconds are recorded.
+    """
+    return min((row["seconds"] for row in history if row.get("seconds", 0.0) > 0), default=otherwise)
+
+
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     text = json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.models.registry import default_options
-from lapse.runs import MODEL, PRESETS, RESULT, Result, RunConfig, folder_name, read_metrics
+from lapse.runs import MODEL, PRESETS, RESULT, Result, RunConfig, fastest_epoch, folder_name, read_metrics
 from lapse.tasks import TASKS
 from lapse.tasks import find as find_task
 
@@ -37,6 +37,11 @@ class FinishedRun:
     folder: Path
     result: Result
     history: History
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Those of the fastest epoch, which other work on the machine has slowed least."""
+        return fastest_epoch(self.history, self.result.seconds_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,11 @@ class Collection:
         more = [f"Left out: {len(remarks) - MOST_REMARKS} more"] if len(remarks) > MOST_REMARKS else []
         folders = {name: tuple(paths) for name, paths in others.items()}
         return Collection(root, tuple(finished), **folders, remarks=(*remarks[:MOST_REMARKS], *more))
+
+    @property
+    def hours(self) -> float:
+        """Hours of one core that the finished runs would take again, with nothing else on the machine."""
+        return sum(run.result.epochs * run.seconds_per_epoch for run in self.finished) / 3600
 
     def left_out(self, task: str | None = None) -> str:
         """What is not averaged in, of one task or of all; empty when every run is done."""

@@ -69,6 +69,7 @@ def caption(table: Table) -> str:
     ]
     if table.has_paper:
         parts.append("Difference: ours − paper's, in the paper's standard deviations.")
+    parts.append("s/epoch: the fastest epoch, which other work on the machine slows least.")
     if table.shared:
         parts.append(f"All rows: {table.shared}.")
     return " ".join(parts)

@@ -34,7 +34,8 @@ class NothingFinished(RuntimeError):
 class Row:
     """A model with its settings, over its seeds; or a trivial baseline, which has neither.
 
-    ``difference`` is ours minus the paper's in units of the paper's standard deviation.
+    ``difference`` is ours minus the paper's in units of its standard deviation; ``seconds_per_epoch`` are those of
+    the fastest epoch of all runs.
     """
 
     name: str
@@ -164,7 +165,7 @@ def _row(group: Group, paper: Task | None, metric: str, shared: Settings) -> Row
         label=short(own),
         paper=paper.published.get(group.config.model) if paper else None,
         parameters=results[0].parameters,
-        seconds_per_epoch=statistics.fmean(result.seconds_per_epoch for result in results),
+        seconds_per_epoch=min(run.seconds_per_epoch for run in group.runs),
         epochs=statistics.fmean(result.epochs for result in results),
     )
 
@@ -221,13 +222,21 @@ def _paper_notes(task: Task, options: Settings, comparable: bool) -> Iterable[st
         yield "No difference is given where the paper's standard deviation is 0."
 
 
-def _agreement_notes(rows: Sequence[Row]) -> Iterable[str]:
-    """How often two models are in the paper's order, by the means; rows of one model count by the first of them."""
+def agreement(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many pairs of models are in the paper's order by their means, of how many whose figures differ there.
+
+    Args:
+        rows: rows of a table, best first; rows of one model count by the first of them.
+    """
     first = {row.name: (row.mean, row.paper.mean) for row in reversed(rows) if row.paper is not None}
     pairs = [(a, b) for a, b in combinations(first.values(), 2) if a[1] != b[1]]
+    return sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs), len(pairs)
+
+
+def _agreement_notes(rows: Sequence[Row]) -> Iterable[str]:
+    same, pairs = agreement(rows)
     if pairs:
-        same = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
-        yield f"In the paper's order: {same} of {len(pairs)} pairs of models whose figures differ in the paper."
+        yield f"In the paper's order: {same} of {pairs} pairs of models whose figures differ in the paper."
 
 
 def _test_notes(rows: Sequence[Row]) -> Iterable[str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lapse.runs import Result, RunConfig, build_model
+from lapse.runs import Result, RunConfig, build_model, fastest_epoch, read_metrics
 from lapse.tasks import Splits, find
 
 TIMED_BATCHES = 3  # after one that is not counted, in which memory is taken and code is compiled
@@ -41,8 +41,21 @@ def _kind(config: RunConfig) -> str:
 
 
 def _recorded(configs: Sequence[RunConfig], root: str | Path) -> dict[str, float]:
-    results = [(_kind(config), Result.read(config.folder(root))) for config in configs]
-    return {kind: result.seconds_per_epoch for kind, result in results if result is not None}
+    """Seconds per epoch of each kind of run that has been done, as they are with nothing else on the machine."""
+    pace: dict[str, float] = {}
+    for config in configs:
+        folder = config.folder(root)
+        if (result := Result.read(folder)) is not None:
+            kind, seconds = _kind(config), fastest_epoch(_history(folder), result.seconds_per_epoch)
+            pace[kind] = min(seconds, pace.get(kind, seconds))
+    return pace
+
+
+def _history(folder: Path) -> list[dict[str, float]]:
+    try:
+        return read_metrics(folder)
+    except ValueError:
+        return []  # nothing to time a run by, and no reason to end a study
 
 
 def _timed(config: RunConfig, splits: dict[str, Splits], data_dir: str | Path | None) -> float:

@@ -2,6 +2,8 @@
 
 from lapse.tasks.base import Score
 
+PROPOSED = "ode-lstm"  # the model that the paper proposes
+
 # Percent correct on the test split; for `walker` the mean squared error.
 PUBLISHED: dict[str, dict[str, Score]] = {
     "xor-dense": {

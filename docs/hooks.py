@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lapse.report import formats
-from lapse.report.collection import Collection
+from lapse.report.collection import Collection, Group, short
 from lapse.report.comparison import Comparison
 from lapse.report.page import report, with_baselines
-from lapse.report.tables import Table, build_tables
+from lapse.report.tables import Row, Table, build_tables
 from lapse.tasks.biology import SYSTEMS
 
-RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
 PAGE = "paper.html"
+sys.path.append(str(ROOT / "benchmarks"))  # where the models of others' code are that some runs have
+# Models of others' code, and the model of ours that each is another reading of.
+READINGS = {"authors_models:SubtractedDecay": "rnn-decay"}
 
 
 def _built(study: str) -> list[Table]:
@@ -34,9 +39,47 @@ def comparison(study: str) -> str:
     return found.markdown()
 
 
+def verdict(study: str) -> str:
+    """What the comparison with the paper comes to, in a paragraph, and what it has cost."""
+    collection = Collection.read(RESULTS / study)
+    found = Comparison.of(build_tables(collection))
+    assert found is not None, "the repository has runs of more than one task of the paper"
+    cost = (
+        f"{len(collection.finished)} runs, {collection.hours:.1f} hours of one core with nothing else on it."
+    )
+    return " ".join([*found.verdict(), cost])
+
+
 def overview(study: str) -> str:
     """One row per task, with what trivial baselines reach: their data must be here, or be generated."""
     return formats.overview([with_baselines(table)[0] for table in _built(study)])
+
+
+def reasons(study: str) -> str:
+    """What becomes of a figure that is far from the paper's if one thing is changed: a row per experiment."""
+    # Of several rows of one model, the first and best.
+    usual = {
+        (table.title, row.name): (row, group)
+        for table in _built("paper")
+        for row, group in reversed(_pairs(table))
+    }
+    lines = ["| task | model | changed | with it | without | paper |", "|---|---|---|---:|---:|---:|"]
+    for table in _built(study):
+        for row, group in _pairs(table):
+            before, than = usual[table.title, READINGS.get(row.name, row.name)]
+            settings = {k: v for k, v in group.settings.items() if than.settings.get(k) != v}
+            changed = short(settings) or f"`{row.name}`"
+            figures = (
+                formats.score(table, row),
+                formats.score(table, before),
+                formats.published(table, before),
+            )
+            lines.append(f"| {table.task} | {before.name} | {changed} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def _pairs(table: Table) -> list[tuple[Row, Group]]:
+    return list(zip(table.models, table.groups, strict=True))
 
 
 def systems(_: str) -> str:
@@ -54,6 +97,8 @@ def systems(_: str) -> str:
 MARKS: dict[str, Callable[[str], str]] = {
     r"<!-- the tables of results/(\w+) -->": tables,
     r"<!-- the comparison of results/(\w+) -->": comparison,
+    r"<!-- the verdict of results/(\w+) -->": verdict,
+    r"<!-- the experiments of results/(\w+) -->": reasons,
     r"<!-- the overview of results/(\w+) -->": overview,
     r"<!-- the systems of (biology) -->": systems,
 }

@@ -25,6 +25,7 @@ from lapse.report.collection import Collection
 from lapse.report.tables import Table, build_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
+EXPERIMENTS = "reasons"  # a study of single settings, not of models
 INPUT, HIDDEN = 4, 64  # the sizes that costs are told for
 SECOND, END = 3.0, 4.5  # when the second observation of a picture comes, and when the picture ends
 UNITS = 3  # of which the picture shows the state
@@ -128,8 +129,8 @@ def results(name: str) -> str:
 
 @cache
 def tables() -> list[Table]:
-    """One table per task of every study in `results`."""
-    folders = sorted(path for path in RESULTS.iterdir() if path.is_dir())
+    """One table per task of every study in `results` that compares models."""
+    folders = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name != EXPERIMENTS)
     return [table for folder in folders for table in build_tables(Collection.read(folder))]
 
 

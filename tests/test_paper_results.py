@@ -1,5 +1,6 @@
 """The runs that the repository keeps, and the pages that are built from them."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,19 @@ import standins
 from lapse.cli import app
 from lapse.cli.train import configure
 from lapse.report.collection import Collection
+from lapse.runs import RunConfig
 from lapse.study.plan import Plan
 from lapse.tasks import physiome
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "paper"
-STUDIES = ("paper", "physiome")
+STUDIES = ("paper", "physiome", "successors", "reasons")
+
+
+@pytest.fixture(autouse=True)
+def others_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models of others' code, which some runs have, can be found."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
 
 
 @pytest.fixture
@@ -34,12 +42,24 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_run_that_is_kept_belongs_to_the_study(study: str) -> None:
     results = ROOT / "results" / study
-    plan = Plan.read(ROOT / "studies" / f"{study}.toml")
-    made = plan.configs(lambda preset, task, model, seed, s: configure(task, model, preset, seed, s))
-    folders = {config.folder(results) for config in made}
-    kept = {path.parent for path in results.rglob("config.json")}
+    kept = {
+        path.parent: RunConfig.from_dict(json.loads(path.read_text()))
+        for path in results.rglob("config.json")
+    }
     assert kept
-    assert kept <= folders
+    assert all(config.folder(results) == folder for folder, config in kept.items())
+    # Widths that give a number of parameters need the data, which are not everywhere.
+    found = {of_width_1(config).folder(results) for config in kept.values()}
+    plan = Plan.read(ROOT / "studies" / f"{study}.toml")
+    made = plan.configs(
+        lambda preset, task, model, seed, s: configure(task, model, preset, seed, s),
+        lambda config, parameters: config,
+    )
+    assert found <= {of_width_1(config).folder(results) for config in made}
+
+
+def of_width_1(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, hidden_size=1)
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -61,6 +81,9 @@ def test_the_site_shows_every_result(hooks: ModuleType, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["table", str(RESULTS), "--no-baselines", "--format", "markdown"])
     assert shown.exit_code == 0
     assert shown.stdout.strip() in page
+    assert "are in its order here" in page
+    assert "| person | rnn-decay | `authors_models:SubtractedDecay` |" in page
+    assert "<!--" not in page
     tables = json.loads(
         CliRunner().invoke(app, ["table", str(RESULTS), "--no-baselines", "-f", "json"]).stdout
     )
@@ -68,6 +91,16 @@ def test_the_site_shows_every_result(hooks: ModuleType, tmp_path: Path) -> None:
     hooks.on_post_build({"site_dir": str(tmp_path)})
     html = (tmp_path / hooks.PAGE).read_text()
     assert all(path.parent.name in html for path in RESULTS.rglob("result.json"))
+
+
+def test_the_site_shows_what_came_after_the_paper(hooks: ModuleType) -> None:
+    page = hooks.on_page_markdown((ROOT / "docs" / "successors.md").read_text())
+    shown = CliRunner().invoke(
+        app, ["table", str(ROOT / "results" / "successors"), "--no-baselines", "-f", "markdown"]
+    )
+    assert shown.exit_code == 0
+    assert shown.stdout.strip() in page
+    assert "<!--" not in page
 
 
 def test_the_site_shows_every_forecast(

@@ -63,11 +63,18 @@ template <class T>
 inline T largest(const T* values, long count) {
   return *std::max_element(values, values + count);
 }
+// The sum of all lanes, half by half: lane after lane, each addition would wait for the one before it.
+template <int N, class T>
+LAPSE_INLINE T folded(T* lanes) {
+  for (int i = 0; i < N / 2; ++i) lanes[i] += lanes[i + N / 2];
+  if constexpr (N > 2) return folded<N / 2>(lanes);
+  return lanes[0];
+}
 template <class T>
 inline T total(Vec<T> v) {
-  T sum = 0;
-  for (int i = 0; i < kLanes<T>; ++i) sum += v[i];
-  return sum;
+  T lanes[kLanes<T>];
+  store(lanes, v);
+  return folded<kLanes<T>>(lanes);
 }
 
 using F = Vec<float>;

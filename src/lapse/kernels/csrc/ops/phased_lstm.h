@@ -24,8 +24,7 @@ struct Clock {
     const T* clock0 = s.value(op.reg[CLOCK0]);
     for (long r = 0; r < s.rows; ++r, clock += width, clock0 += width) {
       const double time = time_on(clock0) + double(s.spans[r]);
-      clock[0] = T(time), clock[1] = T(time - double(clock[0]));
-      std::fill(clock + 2, clock + width, T(0));
+      put(clock, width, T(time), T(time - double(T(time))));
     }
   }
   template <class T>
@@ -34,10 +33,22 @@ struct Clock {
     const T* d = s.adjoint(op.reg[CLOCK]);
     T* d0 = s.adjoint(op.reg[CLOCK0]);
     for (long r = 0; r < s.rows; ++r, d += width, d0 += width) {
-      if (!op.add[CLOCK0]) std::fill(d0, d0 + width, T(0));
-      d0[0] += d[0], d0[1] += d[0];
+      if (op.add[CLOCK0])
+        d0[0] += d[0], d0[1] += d[0];
+      else
+        put(d0, width, d[0], d[0]);
       s.span_gradients[r] += d[0];
     }
+  }
+
+ private:
+  // Both units of a clock, and zeros behind them.
+  template <class T>
+  static void put(T* clock, long width, T first, T second) {
+    Vec<T> both{};
+    both[0] = first, both[1] = second;
+    store(clock, both);
+    for (long u = kLanes<T>; u < width; u += kLanes<T>) store(clock + u, Vec<T>{});
   }
 };
 
@@ -65,18 +76,20 @@ struct Phase {
     const T *period = s.parameter(op.par[PERIOD]), *shift = s.parameter(op.par[SHIFT]), *clock = s.value(op.reg[CLOCK]);
     const T* d = s.adjoint(op.reg[PHASE]);
     T *d_period = s.gradient(op.par[PERIOD]), *d_shift = s.gradient(op.par[SHIFT]), *d_clock = s.adjoint(op.reg[CLOCK]);
-    const long clock_width = s.width(op.reg[CLOCK]);
-    T time = 0;
-    Vec<T> along{};
-    each_row<T>(
-        s.rows, s.width(op.reg[PHASE]), [&](long r) { time = T(time_on(clock + r * clock_width)), along = Vec<T>{}; },
-        [&](long u, long i) {
-          const Vec<T> per_period = 1 / some(load(period + u)), d_time = load(d + i) * per_period;
-          along += d_time;
-          increase(d_shift + u, -d_time);
-          increase(d_period + u, -d_time * (time - load(shift + u)) * per_period);
-        },
-        [&](long r) { d_clock[r * clock_width] += total<T>(along); });
+    const long width = s.width(op.reg[PHASE]), clock_width = s.width(op.reg[CLOCK]);
+    // As in the forward pass; the sums over rows stay out of memory too.
+    for (long u = 0; u < width; u += kLanes<T>) {
+      const Vec<T> per_period = 1 / some(load(period + u)), shifted = load(shift + u);
+      Vec<T> along{}, away{};
+      for (long r = 0; r < s.rows; ++r) {
+        const Vec<T> d_time = load(d + r * width + u) * per_period;
+        along += d_time;
+        away += d_time * (T(time_on(clock + r * clock_width)) - shifted);
+        d_clock[r * clock_width] += total<T>(d_time);
+      }
+      increase(d_shift + u, -along);
+      increase(d_period + u, -away * per_period);
+    }
   }
 
  private:
@@ -100,15 +113,19 @@ struct PhasedBlend {
   enum { PHASE, C0, H0, C1, H1, C, H };
   static constexpr auto operands = Operands(7).makes(C, H).writes(PHASE, C0, H0, C1, H1).reads(PHASE, C0, H0, C1, H1);
 
-  // How far gates are open, and how that changes with the phase.
+  // How far gates are open, and how that changes with the phase. The numbers of the operation are looked at once, because
+  // the compiler cannot know that no store changes them.
   template <class T>
   struct Openness {
-    Vec<T> k, slope;
-    Openness(Vec<T> phase, T ratio, T leak) {
-      const Vec<T> rising = 2 * phase / ratio;
-      const auto open = phase < ratio, up = rising < 1;
-      k = open ? (up ? rising : 2 - rising) : leak * phase;
-      slope = open ? (up ? fill(2 / ratio) : fill(-2 / ratio)) : fill(leak);
+    const T ratio, leak, steep;
+    explicit Openness(const Op& op) : ratio(T(op.num[0])), leak(T(op.num[1])), steep(2 / ratio) {}
+
+    Vec<T> at(Vec<T> phase) const {
+      const Vec<T> rising = phase * steep;
+      return phase < ratio ? (rising < 1 ? rising : 2 - rising) : leak * phase;
+    }
+    Vec<T> slope(Vec<T> phase) const {
+      return phase < ratio ? (phase * steep < 1 ? fill(steep) : fill(-steep)) : fill(leak);
     }
   };
 
@@ -117,11 +134,11 @@ struct PhasedBlend {
     const T *phase = s.value(op.reg[PHASE]), *c0 = s.value(op.reg[C0]), *h0 = s.value(op.reg[H0]);
     const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
     T *c = s.value(op.reg[C]), *h = s.value(op.reg[H]);
+    const Openness<T> openness(op);
     each<T>(s.rows * s.width(op.reg[C]), [&](long i) {
-      const Openness<T> at(load(phase + i), T(op.num[0]), T(op.num[1]));
-      const Vec<T> old_c = load(c0 + i), old_h = load(h0 + i);
-      store(c + i, old_c + at.k * (load(c1 + i) - old_c));
-      store(h + i, old_h + at.k * (load(h1 + i) - old_h));
+      const Vec<T> k = openness.at(load(phase + i)), old_c = load(c0 + i), old_h = load(h0 + i);
+      store(c + i, old_c + k * (load(c1 + i) - old_c));
+      store(h + i, old_h + k * (load(h1 + i) - old_h));
     });
   }
   template <class T>
@@ -130,12 +147,12 @@ struct PhasedBlend {
     const T *c1 = s.value(op.reg[C1]), *h1 = s.value(op.reg[H1]);
     const T *dc = s.adjoint(op.reg[C]), *dh = s.adjoint(op.reg[H]);
     const Share<T> dphase(s, op, PHASE), dc0(s, op, C0), dh0(s, op, H0), dc1(s, op, C1), dh1(s, op, H1);
+    const Openness<T> openness(op);
     each<T>(s.rows * s.width(op.reg[C]), [&](long i) {
-      const Openness<T> at(load(phase + i), T(op.num[0]), T(op.num[1]));
-      const Vec<T> gc = load(dc + i), gh = load(dh + i);
-      dphase.put(i, (gc * (load(c1 + i) - load(c0 + i)) + gh * (load(h1 + i) - load(h0 + i))) * at.slope);
-      dc1.put(i, gc * at.k), dh1.put(i, gh * at.k);
-      dc0.put(i, gc * (1 - at.k)), dh0.put(i, gh * (1 - at.k));
+      const Vec<T> at = load(phase + i), k = openness.at(at), gc = load(dc + i), gh = load(dh + i);
+      dphase.put(i, (gc * (load(c1 + i) - load(c0 + i)) + gh * (load(h1 + i) - load(h0 + i))) * openness.slope(at));
+      dc1.put(i, gc * k), dh1.put(i, gh * k);
+      dc0.put(i, gc * (1 - k)), dh0.put(i, gh * (1 - k));
     });
   }
 };

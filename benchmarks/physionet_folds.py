@@ -5,6 +5,10 @@ Rivals: gradient boosting (small trees, and scikit-learn's defaults) and logisti
 largest value and number of observations of each variable. Everything is chosen inside the folds.
 
     LAPSE_DATA=... python benchmarks/physionet_folds.py [--folds 5]
+
+With `--encoders` the question is another: what does each encoder bring? One network per fold, in the model and with the
+recipe of `lapse fit`: alone, and beside its regression on summaries; no trees, no ensemble. `--encoders gru-d mtan`
+asks for some of them.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lapse.estimators import IrregularClassifier
+from lapse.models import MODELS
 from lapse.sequences import Sequences
 from lapse.sequences.summaries import summarize
 from lapse.tasks.files import read, read_archive
@@ -64,14 +69,43 @@ def fold(
     }
 
 
+def encoder(name: str, data: Sequences, splits: list[tuple[np.ndarray, np.ndarray]]) -> str:
+    """The row of an encoder: parameters; figures and seconds of the processor per fold, alone and beside summaries."""
+    cells = []
+    for summaries in (False, True):
+        began, figures = time.process_time(), []
+        for train, test in splits:
+            model = IrregularClassifier(name, members=1, boosting=False, refit=False, summaries=summaries)
+            found = model.fit(data[train]).predict_proba(data[test])[:, 1]
+            figures.append(
+                (roc_auc_score(data.targets[test], found), average_precision_score(data.targets[test], found))
+            )
+        means, spread = (
+            np.mean(figures, axis=0),
+            np.std(figures, axis=0, ddof=1) if len(figures) > 1 else (0.0, 0.0),
+        )
+        cells += [f"{mean:.3f} ± {far:.3f}" for mean, far in zip(means, spread, strict=True)]
+        cells.append(f"{(time.process_time() - began) / len(splits):.0f}")
+    network = model.ensemble_.networks[0].encoder
+    return f"| `{name}` | {sum(p.numel() for p in network.parameters()):,} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folds", type=int, default=5, help="how many of the five folds to run")
+    parser.add_argument("--encoders", nargs="*", help="compare encoders instead: these, or all")
+    asked = parser.parse_args()
     data = stays()
     table = summarize(data).values
-    splits = list(StratifiedKFold(5, shuffle=True, random_state=0).split(table, data.targets))
+    splits = list(StratifiedKFold(5, shuffle=True, random_state=0).split(table, data.targets))[: asked.folds]
+    if asked.encoders is not None:
+        print("| encoder | its parameters | AUROC alone | AUPRC | s | AUROC beside summaries | AUPRC | s |")
+        print("|---|---:|---:|---:|---:|---:|---:|---:|")
+        for name in asked.encoders or MODELS:
+            print(encoder(name, data, splits), flush=True)
+        return
     rows = []
-    for number, (train, test) in enumerate(splits[: parser.parse_args().folds]):
+    for number, (train, test) in enumerate(splits):
         began = time.perf_counter()
         rows.append(fold(data, table, train, test))
         print(f"fold {number}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lapse.cli.train import configure
 from lapse.report import formats
 from lapse.report.collection import Collection, Group, short
 from lapse.report.comparison import Comparison
 from lapse.report.page import report, with_baselines
 from lapse.report.tables import Row, Table, build_tables
+from lapse.runs import RunConfig
+from lapse.study.plan import Plan
 from lapse.tasks.biology import SYSTEMS
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +82,50 @@ def reasons(study: str) -> str:
     return "\n".join(lines)
 
 
+def matched(study: str) -> str:
+    """Each model of a study under each number of parameters that its grids ask for, one table per task."""
+    budgets = {
+        _of_any_width(config): grid.parameters
+        for grid in Plan.read(ROOT / "studies" / f"{study}.toml").grids
+        for config in grid.configs(_configured, lambda config, _: config)
+        if grid.parameters is not None
+    }
+    found = [
+        (table, [(row, group, budgets.get(_of_any_width(group.config))) for row, group in _pairs(table)])
+        for table in _built(study)
+    ]
+    return "\n\n".join(_by_budget(table, [cell for cell in cells if cell[2]]) for table, cells in found)
+
+
+def _by_budget(table: Table, cells: list[tuple[Row, Group, int]]) -> str:
+    """Rows come best first: the first of a column is its best, and models are in the order of their best rows."""
+    columns = sorted({budget for _, _, budget in cells})
+    names: dict[tuple[str, str], dict[int, str]] = {}
+    for row, group, budget in cells:
+        best = all(budget not in shown for shown in names.values())
+        score = formats.score(table, row)
+        shown = names.setdefault((row.name, group.config.model_options.get("form", "")), {})
+        shown[budget] = f"**{score}**" if best else score
+    head = [
+        f"| {table.task} | {' | '.join(f'{budget:,}' for budget in columns)} |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    body = [
+        f"| {name}{f', {form}' if form else ''} | {' | '.join(shown.get(column, '') for column in columns)} |"
+        for (name, form), shown in names.items()
+    ]
+    return "\n".join([*head, *body])
+
+
+def _configured(task: str, model: str, seed: int, settings: list[str]) -> RunConfig:
+    return configure(task, model, "default", seed, settings)
+
+
+def _of_any_width(config: RunConfig) -> Path:
+    """What runs share that differ in nothing but width and seed."""
+    return replace(config, hidden_size=1, train=replace(config.train, seed=0)).folder(RESULTS)
+
+
 def _pairs(table: Table) -> list[tuple[Row, Group]]:
     return list(zip(table.models, table.groups, strict=True))
 
@@ -99,6 +147,7 @@ MARKS: dict[str, Callable[[str], str]] = {
     r"<!-- the comparison of results/(\w+) -->": comparison,
     r"<!-- the verdict of results/(\w+) -->": verdict,
     r"<!-- the experiments of results/(\w+) -->": reasons,
+    r"<!-- the models of results/(\w+) by parameters -->": matched,
     r"<!-- the overview of results/(\w+) -->": overview,
     r"<!-- the systems of (biology) -->": systems,
 }

@@ -78,7 +78,9 @@ def reasons(study: str) -> str:
                 formats.score(table, before),
                 formats.published(table, before),
             )
-            lines.append(f"| {table.task} | {before.name} | {changed} | {' | '.join(figures)} |")
+            lines.append(
+                f"| {table.task}, {table.metric} | {before.name} | {changed} | {' | '.join(figures)} |"
+            )
     return "\n".join(lines)
 
 
@@ -107,7 +109,7 @@ def _by_budget(table: Table, cells: list[tuple[Row, Group, int]]) -> str:
         shown = names.setdefault((row.name, group.config.model_options.get("form", "")), {})
         shown[budget] = f"**{score}**" if best else score
     head = [
-        f"| {table.task} | {' | '.join(f'{budget:,}' for budget in columns)} |",
+        f"| {table.task}, {table.metric} | {' | '.join(f'{budget:,}' for budget in columns)} |",
         "|---|" + "---:|" * len(columns),
     ]
     body = [

@@ -101,7 +101,7 @@ def test_the_site_shows_what_came_after_the_paper(hooks: ModuleType) -> None:
     assert shown.exit_code == 0
     assert shown.stdout.strip() in page
     assert "<!--" not in page
-    by_parameters = page[page.index("| walker | 30,000 | ") :].splitlines()
+    by_parameters = page[page.index("| walker, mse | 30,000 | ") :].splitlines()
     driven = next(line for line in by_parameters if line.startswith("| ode-lstm, driven | "))
     assert driven.endswith(" | 0.543 ± 0.006 (3) |")
 

@@ -82,7 +82,7 @@ def test_the_site_shows_every_result(hooks: ModuleType, tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert shown.stdout.strip() in page
     assert "are in its order here" in page
-    assert "| person | rnn-decay | `authors_models:SubtractedDecay` |" in page
+    assert "| person, accuracy | rnn-decay | `authors_models:SubtractedDecay` |" in page
     assert "<!--" not in page
     tables = json.loads(
         CliRunner().invoke(app, ["table", str(RESULTS), "--no-baselines", "-f", "json"]).stdout

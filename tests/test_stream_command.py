@@ -146,7 +146,12 @@ def test_a_snapshot_in_the_middle_goes_on_to_the_bit(folder: Path, tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM that can be caught")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_killed_stream_goes_on_to_the_bit(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_killed_stream_goes_on_to_the_bit(
+    folder: Path, tmp_path: Path, request: pytest.FixtureRequest, name: str
+) -> None:
+    # A signal that is ignored here, as nohup has it for SIGHUP, would be ignored by the stream as well.
+    before = signal.signal(getattr(signal, name), signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(getattr(signal, name), before))
     whole, file = run(folder, lines(*EVENTS)), str(tmp_path / "state.safetensors")
     command = [sys.executable, "-m", "lapse", "stream", str(folder), "--snapshot", file]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:

@@ -4,15 +4,18 @@
 
 The rivals are the authors' ODE-LSTM (the arithmetic of their PyTorch code: an LSTMCell, then three sub-steps of Euler's
 method) and the CfC of ncps with its mixed memory. Each takes the place of the encoder in the same model and is trained
-by the same `fit` with the same settings, data and seed, one after the other. Only the encoder differs, so what is
-compared is its speed and the number of epochs it needs. Seconds are those of the processor, on one thread unless asked
-otherwise, so that other work on the machine does not count.
+by the same `fit` with the same settings, data and seed, one after the other. The settings are those of a run of ours
+that the repository keeps. Only the encoder differs, so what is compared is its speed and the number of epochs it needs.
+Seconds are those of the processor, on one thread unless asked otherwise, so that other work on the machine does not
+count.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -22,7 +25,7 @@ from torch import Tensor, nn
 from lapse.encoders import Encoder, Features, Observations
 from lapse.heads.metrics import Metric
 from lapse.models import SequenceModel
-from lapse.runs import build_model, default_config
+from lapse.runs import RunConfig, build_model
 from lapse.tasks import Splits, Task, find
 from lapse.training import fit
 from lapse.training.learner import Learner
@@ -33,8 +36,14 @@ FIGURES = {
     "mnist-event": 95.73,
     "xor-event": 98.89,
 }  # the ODE-LSTM's in the paper
-OPTIONS: dict[str, dict[str, Any]] = {"walker": {"form": "driven", "forget_bias": 3.0}}
-TASK_OPTIONS: dict[str, dict[str, Any]] = {"xor-event": {"lengths": [2, 32]}}
+# The runs whose settings are used: under `results`, the folder of all seeds.
+RUNS = {
+    "walker": "successors/walker/ode-lstm/default-ee8f0a22",
+    "person": "paper/person/ode-lstm/paper-627b7091",
+    "mnist-event": "successors/mnist-event/ode-lstm/default-4198f2eb",
+    "xor-event": "successors/xor-event/ode-lstm/default-ac24e252",
+}
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 class PaddedEncoder(Encoder):
@@ -129,22 +138,20 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     for name in given.tasks:
         task = find(name)
-        splits = task.load(None, **TASK_OPTIONS.get(name, {}))
+        config = RunConfig.from_dict(json.loads((RESULTS / f"{RUNS[name]}-seed0/config.json").read_text()))
+        splits = task.load(None, **config.task_options)
         for rival in (None, AuthorsODELSTM, NcpsCfC):
-            print(
-                f"{name:12} {rival.__name__ if rival else 'ours':16}",
-                train(task, splits, rival, given.limit),
-                flush=True,
-            )
+            told = train(config, task, splits, rival, given.limit)
+            print(f"{name:12} {rival.__name__ if rival else 'ours':16}", told, flush=True)
 
 
-def train(task: Task, splits: Splits, rival: type[PaddedEncoder] | None, limit: float) -> str:
+def train(
+    config: RunConfig, task: Task, splits: Splits, rival: type[PaddedEncoder] | None, limit: float
+) -> str:
     """Seconds and epochs until validation passed the figure, as text."""
-    config = default_config(task, "ode-lstm")
-    for option, value in OPTIONS.get(task.name, {}).items():
-        config = config.with_setting(option, value)
     torch.manual_seed(config.train.seed)
-    model: SequenceModel = build_model(config, task, splits)
+    model = build_model(config, task, splits)
+    assert isinstance(model, SequenceModel), "each of these tasks is answered by one model of sequences"
     if rival is not None:
         encoder: Any = model.encoder
         model.encoder = rival(

@@ -39,7 +39,7 @@ FIGURES = {
 # The runs whose settings are used: under `results`, the folder of all seeds.
 RUNS = {
     "walker": "successors/walker/ode-lstm/default-ee8f0a22",
-    "person": "paper/person/ode-lstm/paper-627b7091",
+    "person": "successors/person/ode-lstm/default-a271e4fd",
     "mnist-event": "successors/mnist-event/ode-lstm/default-4198f2eb",
     "xor-event": "successors/xor-event/ode-lstm/default-ac24e252",
 }

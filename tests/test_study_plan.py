@@ -145,4 +145,4 @@ def test_the_successors_study_is_one_that_can_be_done() -> None:
         )
         assert {config.train.epochs for config in chosen} <= {20, 50}
     sizes = [191_000, 90_000, 30_000]
-    assert [grid.parameters for grid in plan.grids] == [*sizes, *sizes, None, None, 25_300, 51_200]
+    assert [grid.parameters for grid in plan.grids] == [*sizes, *sizes, None, None, 25_300, 51_200, 27_200]

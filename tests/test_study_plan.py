@@ -62,6 +62,28 @@ def test_settings_of_the_file_and_of_a_grid_both_hold(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_grid_says_of_its_runs_has_the_last_word(tmp_path: Path) -> None:
+    """Over what the file says of one model too; and what it says of one model, over what it says of all."""
+    text = """
+    [settings]
+    hidden_size = 5
+    "lstm:forget_bias" = 3.0
+    [[grids]]
+    tasks = ["mini-digits"]
+    models = ["lstm", "ode-lstm"]
+    seeds = 1
+    settings = { forget_bias = 2.0, "ode-lstm:hidden_size" = 7 }
+    [[grids]]
+    tasks = ["mini-digits"]
+    models = ["lstm"]
+    seeds = 1
+    settings = { "lstm:forget_bias" = 1.0 }
+    """
+    made = configs(Plan.read(written(tmp_path, text)))
+    found = [(c.model, c.hidden_size, c.model_options["forget_bias"]) for c in made]
+    assert found == [("lstm", 5, 2.0), ("ode-lstm", 7, 2.0), ("lstm", 5, 1.0)]
+
+
 def test_models_of_the_file_are_those_of_grids_that_name_none(tmp_path: Path) -> None:
     text = f'models = ["lstm"]\n{GRID}seeds = 1\n{GRID}seeds = 1\nmodels = ["gru-d"]'
     assert [c.model for c in configs(Plan.read(written(tmp_path, text)))] == ["lstm", "gru-d"]

@@ -89,7 +89,8 @@ class Rows:
             batch_first: whether the axis of rows comes first, or that of steps.
         """
         row_stride, stride = (steps, 1) if batch_first else (1, count)
-        starts = torch.arange(0, count * row_stride, row_stride, device="cpu")
+        # Not `arange` with a step: its size would be a division, for which an exported graph needs two rows or more.
+        starts = torch.arange(count, device="cpu") * row_stride
         if lengths is None:
             return Rows(
                 torch.full((count,), steps, device="cpu"), starts, stride, count * steps, steps, even=True

@@ -70,7 +70,7 @@ class _Outputs(nn.Module):
 
 
 def _package(module: nn.Module, example: tuple[Tensor, ...], path: Path) -> Any:
-    rows, steps = torch.export.Dim("rows", min=2), torch.export.Dim("steps", min=2)
+    rows, steps = torch.export.Dim("rows"), torch.export.Dim("steps")
     shapes = {0: rows, 1: steps}, {0: rows, 1: steps}, {0: rows}
     program = torch.export.export(module, example, dynamic_shapes=shapes)
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))

@@ -13,6 +13,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -149,9 +150,18 @@ def _is_plain(name: str, value: object) -> bool:
 
 @functools.cache
 def _kinds(cell_type: Callable[[int, int], CellLike]) -> dict[str, type[nn.Module]]:
-    """The classes of a cell's parts, as its constructor makes them."""
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        return {name: type(part) for name, part in cell_type(1, 1).named_modules()}
+    """The classes of a cell's parts, as its constructor makes them.
+
+    A graph is captured by the thread that asks for it, and what that thread does goes into the graph. So the cell is
+    made in another one.
+    """
+
+    def made() -> dict[str, type[nn.Module]]:
+        with torch.random.fork_rng(devices=[]):
+            return {name: type(part) for name, part in cell_type(1, 1).named_modules()}
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(made).result()
 
 
 def _place(named: dict[str, nn.Module], name: str) -> tuple[int, Callable[[Any], Any]]:

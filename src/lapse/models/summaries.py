@@ -91,7 +91,8 @@ def latest_observed(observed: Tensor, rows: Rows) -> Tensor:
         observed: (N, F) bool.
         rows: where the events of each sequence lie.
     """
-    places = torch.arange(len(observed), device=observed.device).unsqueeze(1)
+    # Not `len`, which would fix the number of events in an exported graph.
+    places = torch.arange(observed.shape[0], device=observed.device).unsqueeze(1)
     first = rows.starts[rows.row].to(observed.device).unsqueeze(1)
     # A sequence begins after all those before it, so that its first place is larger than all of theirs.
     return torch.where(observed, places, first).cummax(0).values

@@ -73,3 +73,9 @@ def which_of(setting: str) -> str:
     """The task or model that a setting is for, empty if it is for all: ``WHICH:NAME=VALUE``."""
     name, _, _ = setting.partition("=")
     return name.rpartition(":")[0]
+
+
+def name_of(setting: str) -> str:
+    """What a setting sets, without the task or model that it is for: the NAME of ``WHICH:NAME=VALUE``."""
+    name, _, _ = setting.partition("=")
+    return name.rpartition(":")[2]

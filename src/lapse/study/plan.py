@@ -9,7 +9,7 @@ models = ["ode-lstm", "gru-d"]   # optional: those of grids that name none; "all
 tasks = ["walker"]
 models = "all"                   # optional; or a list
 seeds = 5
-settings = { "train.epochs" = 100 }
+settings = { "train.epochs" = 100 }   # these have the last word over those of the file
 match = { parameters = 30000 }   # optional: widths at which every model has so many parameters, within 5 %
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 from lapse.models import MODELS
 from lapse.runs import RunConfig
-from lapse.study.grid import Grid, Match, which_of
+from lapse.study.grid import Grid, Match, name_of, which_of
 
 # A run's config from preset, task, model, seed and the settings that concern it.
 PresetConfigure = Callable[[str, str, str, int, list[str]], RunConfig]
@@ -92,9 +92,12 @@ def _grid(values: Mapping[str, Any], shared: Sequence[str]) -> Grid:
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise ValueError(f"seeds must be a whole number of at least 1, got {seeds!r}")
     tasks = _strings("tasks", values.get("tasks"))
-    # A setting of the whole file for one task or model concerns only the grids that have it.
-    concerned = [setting for setting in shared if which_of(setting) in ("", *tasks, *names)]
-    settings = [*concerned, *_settings(values.get("settings", {}))]
+    own = _settings(values.get("settings", {}))
+    # A setting of the whole file for one task or model concerns only the grids that have it. What a grid says of all
+    # its runs has the last word, also over what the file says of one task or model.
+    said = {name_of(setting) for setting in own if not which_of(setting)}
+    concerned = [s for s in shared if which_of(s) in ("", *tasks, *names) and name_of(s) not in said]
+    settings = [*concerned, *own]
     return Grid(tasks, names, range(seeds), settings, _parameters(values.get("match")))
 
 
@@ -110,8 +113,9 @@ def _parameters(match: Any) -> int | None:
 
 def _check_used(shared: Sequence[str], grids: Sequence[Grid]) -> None:
     for setting in shared:
-        if grids and not any(setting in grid.settings for grid in grids):
-            raise ValueError(f"no grid has a task or model {which_of(setting)!r}, which {setting!r} is for")
+        which = which_of(setting)
+        if grids and not any(which in ("", *grid.tasks, *grid.models) for grid in grids):
+            raise ValueError(f"no grid has a task or model {which!r}, which {setting!r} is for")
 
 
 def _strings(name: str, values: Any) -> list[str]:

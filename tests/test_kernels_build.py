@@ -160,7 +160,7 @@ def test_a_compiler_may_come_with_words_before_and_after(
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ("true", "cannot write the compiled kernels"),
+        ("true", "wrote no library: is it a C\\+\\+ compiler?"),
         ("echo no licence >&2; exit 3", "failed: no licence"),
         ("printf '\\377' >&2; exit 1", "failed: \ufffd"),
         ("echo nonsense > $out", "invalid ELF header|file too short"),
@@ -182,6 +182,8 @@ def test_an_odd_compiler_is_reported(
     ("variable", "value", "message"),
     [
         ("CXX", "g++ 'half", "cannot read CXX=g\\+\\+ 'half"),
+        ("CXX", "/nowhere/g++ -O1", "CXX=/nowhere/g\\+\\+ -O1: there is no program '/nowhere/g\\+\\+'"),
+        ("CXX", "/", "there is no program '/' that can be run"),
         ("LAPSE_CXXFLAGS", '"half', "cannot read LAPSE_CXXFLAGS"),
         ("LAPSE_CPU", "AVX512", "LAPSE_CPU=AVX512 is beyond this processor, which has AVX2"),
         ("LAPSE_CPU", "pentium", "LAPSE_CPU must be one of DEFAULT, AVX2, AVX512, got PENTIUM"),
@@ -241,6 +243,24 @@ def test_code_that_others_could_change_is_refused(
         assert native.library() is None
 
 
+@pytest.mark.parametrize("fault", ["others", "owner"])
+def test_code_below_a_folder_that_others_could_swap_is_refused(
+    fault: str, copying: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = build.build().parents[1]
+    if fault == "others":
+        above.chmod(0o1777)
+        assert native.library() is not None, "in a folder with the sticky bit, entries stay whose they are"
+        native.library.cache_clear()
+        above.chmod(0o777)
+    elif os.geteuid():
+        pytest.skip("only the administrator can give a folder away")
+    else:
+        os.chown(above, 12345, 12345)
+    with pytest.warns(UserWarning, match="another user could replace what is in"):
+        assert native.library() is None
+
+
 def test_code_is_private_whatever_the_users_mask(copying: Callable[[], int]) -> None:
     before = os.umask(0)
     try:
@@ -264,6 +284,7 @@ def test_what_a_killed_compiler_left_is_removed(fresh: Path, monkeypatch: pytest
     os.killpg(victim.pid, signal.SIGKILL)
     victim.wait()
     compiler(fresh, f"cp {BUILT} $out")
+    monkeypatch.setenv("LAPSE_CXXFLAGS", "-DOTHER")  # the next one may be for other settings
     path = build.build()
     assert sorted(p.suffix for p in folder.iterdir()) == [".lock", ".so"]
     assert path.read_bytes() == BUILT.read_bytes()

@@ -120,6 +120,24 @@ def test_left_to_the_reference(name: str, used: bool) -> None:
     check(recurrent.CTRNNCell(2, 3), LEFT[name], used, fused=False)
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["before use", "after use"])
+@pytest.mark.parametrize(
+    "setting",
+    [torch.tensor(0.5), nn.Parameter(torch.tensor(0.5)), nn.Buffer(torch.tensor(0.5))],
+    ids=["tensor", "parameter", "buffer"],
+)
+def test_a_setting_that_is_a_tensor_is_left_to_the_reference(setting: Tensor, used: bool) -> None:
+    """It may be learned, and may change without anyone setting it."""
+
+    def change(cell: Cell) -> None:
+        if hasattr(cell, "ratio_on"):
+            del cell.ratio_on
+        cell.ratio_on = setting
+
+    torch.manual_seed(0)
+    check(recurrent.PhasedLSTMCell(2, 3), change, used, fused=False)
+
+
 def test_attributes_of_equal_count() -> None:
     """One goes, another comes."""
     cell = recurrent.CTRNNCell(2, 3)

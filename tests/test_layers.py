@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import lapse
 from lapse.recurrent import RNNDecayCell
@@ -160,6 +160,15 @@ def test_backends_of_overlapping_blocks_end_alone():
     layer(input)
 
 
+def test_a_block_holds_whatever_was_chosen_since_it_was_made():
+    layer, input = lapse.RNN(3, 5, cell=_Subclass), torch.randn(2, 4, 3)
+    fused = lapse.backend("fused")
+    lapse.backend("auto")
+    with fused, pytest.raises(RuntimeError, match="no fused kernel"):
+        layer(input)
+    layer(input)
+
+
 def test_a_lasting_choice_outlives_the_block_it_was_made_in():
     layer, input = lapse.RNN(3, 5, cell=_Subclass), torch.randn(2, 4, 3)
     try:
@@ -190,6 +199,11 @@ def packed(lengths=(4, 3, 3)):
         (lambda p: p._replace(sorted_indices=None), "each other's inverse"),
         (lambda p: p._replace(sorted_indices=torch.arange(4), unsorted_indices=torch.arange(4)), "per row"),
         (lambda p: p._replace(unsorted_indices=torch.tensor([0, 1, 9])), "each other's inverse"),
+        (
+            lambda p: p._replace(batch_sizes=torch.tensor([3.5, 3.5, 3.0])),
+            "one axis of int64, got \\(3,\\) of",
+        ),
+        (lambda p: p._replace(batch_sizes=torch.tensor([[3], [3], [3], [1]])), "one axis of int64"),
     ],
 )
 @pytest.mark.parametrize("which", ["input", "timespans"])
@@ -202,6 +216,14 @@ def test_a_packed_sequence_whose_parts_do_not_fit_is_refused(damage, message, wh
     given[which] = damage(given[which])
     with pytest.raises(ValueError, match=f"{which} is a damaged PackedSequence: .*{message}"):
         layer(**given)
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 3), (4, 0, 3), (12,)])
+def test_packed_data_have_two_axes(shape):
+    """The compiled loop would read some of the numbers for others."""
+    sizes = torch.tensor([1] * shape[0])
+    with pytest.raises(ValueError, match=r"the data of a PackedSequence must be \(N, 3\), got"):
+        lapse.CTRNN(3, 4)(PackedSequence(torch.randn(shape), sizes))
 
 
 class _Subclass(RNNDecayCell):

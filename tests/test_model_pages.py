@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lapse import MODELS, RNN
+from lapse import MODELS
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -32,9 +32,12 @@ def test_every_model_has_its_equations_and_its_source(pages: ModuleType, name: s
     for kind in kinds:
         words = pages.Words.of(kind)
         assert words.summary in text
+        assert words.equations
         assert words.equations in text
         assert "Args:" not in words.text
-    assert "Source" in text or not pages.cells(MODELS[name])
+    assert "Source" in text
+    assert "| `nn.LSTM` | 17,920 | 17,408 |" in text
+    assert f"({name}.svg)" in text
     assert "## Where it won and lost" in text
 
 
@@ -48,11 +51,22 @@ def test_a_page_tells_what_the_class_declares(pages: ModuleType) -> None:
     assert "lines need not begin at the dots" in pages.page("cfc")
 
 
+def test_costs_of_what_has_no_program_are_counted(pages: ModuleType) -> None:
+    """By hand: W enters 64 x 4, B 128 x 64, C 64 x 128, W₁ and W₂ 128 x 64 together."""
+    assert f"| this model | 25,344 | {64 * 4 + 128 * 64 + 64 * 128 + 128 * 64:,} |" in pages.page(
+        "state-space"
+    )
+    text = pages.page("neural-cde")
+    assert "It does not run in the fused loop." in text
+    assert "Nothing changes between events (causal, reference)" in pages.page("mtan")
+
+
 def test_a_picture_shows_the_state_and_is_the_same_file_every_time(pages: ModuleType) -> None:
     first = pages.picture("ltc")
     assert first.startswith(b"<?xml")
     assert first == pages.picture("ltc")
     assert first != pages.picture("cfc")
+    assert pages.picture("state-space") == pages.picture("state-space") != pages.picture("mtan")
 
 
 def test_a_new_model_gets_its_page_for_free(pages: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +74,7 @@ def test_a_new_model_gets_its_page_for_free(pages: ModuleType, monkeypatch: pyte
 
     monkeypatch.setitem(MODELS, "toy", Drift)
     assert "## Between two observations" in pages.page("toy")
-    assert "No results of it are kept yet" in pages.page("toy")
+    assert "No runs of it on the tasks are kept" in pages.page("toy")
 
 
 def test_the_site_gets_a_page_and_a_picture_of_each(
@@ -73,12 +87,11 @@ def test_the_site_gets_a_page_and_a_picture_of_each(
     config = SimpleNamespace(use_directory_urls=True, site_dir="site", plugins=plugins)
     files: list[Any] = []
     pages.on_files(files, config)
-    layers = [name for name, model in MODELS.items() if issubclass(model, RNN)]
     assert [file.src_uri for file in files if file.src_uri.endswith(".md")] == [
         f"models/{n}.md" for n in MODELS
     ]
     assert [file.src_uri for file in files if file.src_uri.endswith(".svg")] == [
-        f"models/{n}.svg" for n in layers
+        f"models/{n}.svg" for n in MODELS
     ]
     listed = pages.on_config(SimpleNamespace(nav=[{}, {}, {}])).nav[2]["Models"]
     assert len(listed) == len(MODELS)

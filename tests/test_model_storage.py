@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from example_models import model_for, sequences
-from lapse.heads import Classes
+from lapse.heads import Classes, NonFiniteError
 from lapse.models import MODELS, SequenceModel
 
 
@@ -56,6 +56,17 @@ def test_a_model_keeps_its_precision(tmp_path, dtype):
     model = model_for(sequences()).to(dtype)
     model.save(tmp_path)
     assert {p.dtype for p in SequenceModel.load(tmp_path).parameters()} == {dtype}
+
+
+def test_weights_that_are_no_numbers_are_not_stored(tmp_path):
+    model = model_for(sequences(), model="gru-d")
+    model.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with torch.no_grad():
+        next(model.encoder.parameters())[0] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"encoder\..* is NaN or infinite, so the model is not stored"):
+        model.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_double_model_answers_in_double(tmp_path):

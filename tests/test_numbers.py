@@ -37,6 +37,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "complex targets": ({"targets": [1j]}, "targets have dtype complex128"),
     "dates for values": ({"values": [np.array(["2020", "2021"], "datetime64[D]")]}, "expected real numbers"),
     "dates for times": ({"times": [np.array(["2020", "2021"], "datetime64[D]")]}, "expected real numbers"),
+    "numbers beyond float64": ({"values": [np.array([10**400, 1], object)]}, "got int too large"),
     "words for values": ({"values": [["x", "y"]]}, "expected real numbers, got .*'x'"),
     "times that float64 rounds": ({"times": [[2**53, 2**53 + 1]]}, "times of sequence 0 has whole numbers up to"),
     "unsigned times that float64 rounds": (

@@ -226,7 +226,7 @@ def test_the_constant_forecast_is_the_mean_of_the_training_targets() -> None:
     assert train is not None
     assert test is not None
     scores = baselines(task, splits)
-    assert list(scores) == ["persistence", "mean", "linear"]
+    assert list(scores) == ["persistence", "mean", "linear", "boosting"]
     assert scores["mean"] == pytest.approx(np.nanmean((test - np.nanmean(train, axis=0)) ** 2), rel=1e-5)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -520,17 +521,30 @@ def test_more_epochs_go_on_where_fewer_ended(tmp_path: Path) -> None:
         trained(short, folder=tmp_path)
 
 
-@pytest.mark.parametrize("what", ["data", "settings", "model"])
-def test_another_training_does_not_go_on_from_this_one(what: str, tmp_path: Path) -> None:
+def partly_frozen() -> SequenceModel:
+    made = model()
+    next(made.parameters()).requires_grad_(False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("what", "another"),
+    [
+        ("data", lambda: sequences(12, seed=5)),
+        ("settings", lambda: TrainConfig(epochs=1, learning_rate=1e-3)),
+        ("model", lambda: model(bidirectional=False, forget_bias=2.0)),
+        ("model", partly_frozen),
+    ],
+    ids=["data", "settings", "model", "frozen"],
+)
+def test_another_training_does_not_go_on_from_this_one(
+    what: str, another: Callable[[], Any], tmp_path: Path
+) -> None:
     data, config = sequences(12), TrainConfig(epochs=1)
     fit(model(), data, data, config, folder=tmp_path)
     before = (tmp_path / "last.ckpt").read_bytes()
     other: dict[str, Any] = {"data": data, "settings": config, "model": model()}
-    other[what] = {
-        "data": sequences(12, seed=5),
-        "settings": TrainConfig(epochs=1, learning_rate=1e-3),
-        "model": model(bidirectional=False, forget_bias=2.0),
-    }[what]
+    other[what] = another()
     with pytest.raises(
         OtherTraining, match=f"belongs to a training with other {what}; choose another folder"
     ):

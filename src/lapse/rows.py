@@ -319,7 +319,9 @@ def _check_range(lengths: Tensor, steps: int | None) -> None:
 def _check_packed(packed: PackedSequence, name: str) -> None:
     """Refuse a `PackedSequence` whose parts do not fit together: compiled code goes where its batch sizes point."""
     sizes, count = packed.batch_sizes, len(packed.data)
-    if not len(sizes) or int(sizes[-1]) < 1 or bool((sizes[1:] > sizes[:-1]).any()):
+    if sizes.dim() != 1 or sizes.dtype != torch.int64:
+        problem = f"its batch sizes must be one axis of int64, got {tuple(sizes.shape)} of {sizes.dtype}"
+    elif not len(sizes) or int(sizes[-1]) < 1 or bool((sizes[1:] > sizes[:-1]).any()):
         problem = f"its batch sizes must be at least 1 and never grow, got {sizes.tolist()}"
     elif count != int(sizes.sum()):
         problem = f"its batch sizes add up to {int(sizes.sum())} steps, but its data have {count}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +17,20 @@ from lapse.kernels import build
 def machine() -> dict[str, str]:
     """What the ratios depend on beside the sources."""
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "level": build.level(),
         "torch": torch.__version__,
     }
+
+
+def processor() -> str:
+    """The name of the processor's model, where the system tells; else that of its family."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def record(lines: list[Line], settings: Settings) -> dict[str, Any]:

@@ -34,6 +34,21 @@ def options(
         typer.echo(context.get_help())
 
 
+def path(text: str | Path) -> Path:
+    """The path that a word of the command line names. An empty word, as an unset variable leaves it, names none.
+
+    Args:
+        text: the word, or the default of an option.
+    """
+    if not str(text):
+        raise typer.BadParameter("expected a path, got ''")
+    return Path(text)
+
+
+# No machine has more processors, and no run more machines. A larger number is a slip, and would exhaust the machine.
+MOST_PROCESSES = 1024
+LARGEST = 2**31 - 1  # of a size; a larger one is beyond what torch can count, and any memory
+
 TaskName = Annotated[
     str, typer.Argument(help="A task of `lapse list`, or package.module:NAME.", metavar="TASK")
 ]
@@ -53,9 +68,9 @@ Setting = Annotated[
     typer.Option("--set", "-s", help="Any setting of the run, e.g. train.epochs=20, form=autonomous."),
 ]
 RunsDir = Annotated[
-    Path, typer.Argument(help="A folder of runs, as train and study write it.", metavar="DIR")
+    Path, typer.Argument(help="A folder of runs, as train and study write it.", metavar="DIR", parser=path)
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs.", parser=path)]
 
 
 def known(what: str, name: str, names: Iterable[str], find: Callable[[str], Any] | None = None) -> None:

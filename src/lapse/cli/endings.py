@@ -42,6 +42,10 @@ class Commands(TyperGroup):
                 raise
             _say(_usage(error))
             status = error.exit_code
+        except typer.Abort:  # Ctrl-C at a question
+            status = INTERRUPTED
+        if status == INTERRUPTED:  # outside a command, whose own interruptions are words and a SystemExit
+            _say("interrupted")
         return sys.exit(status) if standalone_mode else status
 
     def invoke(self, ctx: Any) -> Any:
@@ -51,7 +55,7 @@ class Commands(TyperGroup):
             raise
         except KeyboardInterrupt:
             _say("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+            raise SystemExit(INTERRUPTED) from None
         except Exception as error:
             if ctx.params["debug"]:
                 raise
@@ -72,7 +76,7 @@ def on_interrupt(how: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _say(f"interrupted; {how}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _usage(error: Any) -> str:
@@ -82,7 +86,7 @@ def _usage(error: Any) -> str:
 
 def _reason(error: Exception) -> str:
     """The message, and what was noted of the circumstances, such as the folder of a run."""
-    said = " ".join(str(error).split())
+    said = " ".join(str(error).split()).replace("restart=True", "--restart")  # the option, not the argument
     if not isinstance(error, EXPECTED):
         said = f"{type(error).__name__}: {said}. This is a mistake in lapse; `lapse --debug` shows where"
     notes: list[str] = getattr(error, "__notes__", [])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from lapse.cli.app import Seed, app, known, writable_file
+from lapse.cli.app import Seed, app, known, path, writable_file
 from lapse.cli.tables import ModelDir, TableFile, is_forecaster, load_fitted, sequences_of, warnings_told
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def explain(
     repeats: Annotated[int, typer.Option(help="For a table: how often to shuffle.", min=1)] = 5,
     seed: Seed = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Picture (.svg, .png, .pdf) or table (.csv, ...).")
+        Path | None,
+        typer.Option("--output", "-o", help="Picture (.svg, .png, .pdf) or table (.csv, ...).", parser=path),
     ] = None,
 ) -> None:
     """What moved an answer, or which variables matter.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lapse.cli.app import app, known, writable_file
+from lapse.cli.app import app, known, path, writable_file
 from lapse.cli.tables import ModelDir
 
 
@@ -21,7 +21,7 @@ def export(
         bool, typer.Option("--step/--sequence", help="One event per call, or whole sequences.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; default: step.onnx and the like.")
+        Path | None, typer.Option("--output", "-o", help="The file; default: step.onnx and the like.", parser=path)
     ] = None,
 ) -> None:
     """Write a model as a file that runs without lapse.

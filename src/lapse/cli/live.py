@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lapse.cli.app import app, writable_file
+from lapse.cli.app import app, path, writable_file
 
 if TYPE_CHECKING:
     from lapse.streaming.lines import Lines
@@ -40,7 +40,8 @@ def stream(
         typer.Argument(help="A model's folder.", metavar="MODEL", exists=True, file_okay=False),
     ],
     snapshot: Annotated[
-        Path | None, typer.Option(help="Go on from this file, if it is there, and write it at the end.")
+        Path | None,
+        typer.Option(help="Go on from this file, if it is there, and write it at the end.", parser=path),
     ] = None,
     every: Annotated[int, typer.Option(help="Write the snapshot after so many lines too.", min=0)] = 0,
     late: Annotated[Late, typer.Option(help="Events older than the last one of their id.")] = Late.refuse,

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lapse.cli.app import DataDir, TaskName, app, known, writable
+from lapse.cli.app import DataDir, TaskName, app, known, path, writable
 from lapse.cli.endings import fail, on_interrupt
 
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs and the page go.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs and the page go.", parser=path)] = Path(
         "lapse-demo"
     ),
 ) -> None:

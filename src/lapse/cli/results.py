@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from lapse.cli.app import DataDir, RunsDir, Seed, app, known, writable, writable_file
+from lapse.cli.app import (
+    LARGEST,
+    MOST_PROCESSES,
+    DataDir,
+    RunsDir,
+    Seed,
+    app,
+    known,
+    path,
+    writable,
+    writable_file,
+)
 from lapse.cli.endings import on_interrupt
 
 
@@ -55,7 +66,8 @@ def table(
 def report(
     runs: RunsDir,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; default: DIR/report.html.")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write; default: DIR/report.html.", parser=path),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -85,11 +97,11 @@ def report(
 @app.command()
 def gradients(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for figures, numbers and their list.")
+        Path, typer.Option("--output", "-o", help="Folder for figures, numbers and their list.", parser=path)
     ],
     models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
-    lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2)] = 256,
-    hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1)] = 128,
+    lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2, max=LARGEST)] = 256,
+    hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1, max=LARGEST)] = 128,
     seed: Seed = 0,
 ) -> None:
     """The theory in figures: error flow, Jacobians and theorems.
@@ -129,12 +141,15 @@ def bench(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 15,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of the kernels.")] = 2,
-    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file too.")] = None,
+    threads: Annotated[int, typer.Option(min=1, max=MOST_PROCESSES, help="Threads of torch and of the kernels.")] = 2,
+    output: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file too.", parser=path)
+    ] = None,
     history: Annotated[
         Path | None,
         typer.Option(
-            help="Append the ratios to this file, say what moved, and draw them all on a page beside it."
+            help="Append the ratios to this file, say what moved, and draw them all on a page beside it.",
+            parser=path,
         ),
     ] = None,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lapse.cli.app import ModelName, Seed, app, known, writable, writable_file
+from lapse.cli.app import ModelName, Seed, app, known, path, writable, writable_file
 from lapse.cli.endings import on_interrupt
 
 if TYPE_CHECKING:
@@ -23,9 +23,24 @@ if TYPE_CHECKING:
     from lapse.sequences import Sequences
     from lapse.tables import Roles
 
+
+
+def _regular(file: Path) -> Path:
+    """Exit with 2 if `file` is a device or a pipe, of which no name tells the kind of table."""
+    if not file.is_file():
+        raise typer.BadParameter(f"{file} is no regular file, expected a .csv, .parquet or .arrow table")
+    return file
+
+
 TableFile = Annotated[
     Path,
-    typer.Argument(help="A .csv, .parquet or .arrow table.", metavar="FILE", exists=True, dir_okay=False),
+    typer.Argument(
+        help="A .csv, .parquet or .arrow table.",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        callback=_regular,
+    ),
 ]
 ModelDir = Annotated[
     Path,
@@ -54,7 +69,7 @@ def fit(
     no_boosting: Annotated[bool, typer.Option("--no-boosting", help="Networks alone.")] = False,
     seed: Seed = 0,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder (default model).", show_default=False)
+        Path, typer.Option("--output", "-o", help="Folder (default model).", show_default=False, parser=path)
     ] = Path("model"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -102,7 +117,8 @@ def predict(
     model: ModelDir,
     file: TableFile,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .csv, .parquet or .arrow file; default: stdout.")
+        Path | None,
+        typer.Option("--output", "-o", help="A .csv, .parquet or .arrow file; default: stdout.", parser=path),
     ] = None,
     at: Annotated[str, typer.Option(help="Of a forecast: when, such as 24,48.", metavar="TIMES")] = "",
     ahead: Annotated[
@@ -167,7 +183,7 @@ def _figures_json(trial: Trial) -> str:
 def example(
     name: Annotated[str, typer.Argument(help="pbc2: visits of patients with a liver disease.")] = "pbc2",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; default: NAME.csv.")
+        Path | None, typer.Option("--output", "-o", help="The file to write; default: NAME.csv.", parser=path)
     ] = None,
 ) -> None:
     """Write a small real table to try things on.

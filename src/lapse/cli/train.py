@@ -17,14 +17,25 @@ from lapse.cli.app import (
     ModelName,
     Output,
     Preset,
+    MOST_PROCESSES,
     Seed,
     Setting,
     TaskName,
     app,
     known,
+    path,
     writable,
 )
 from lapse.cli.endings import fail, on_interrupt
+from lapse.extras import extra
+
+MOST_SEEDS = 100_000  # a larger number is a slip; its list of runs alone would take minutes
+# What every machine of a run has to be told by its environment, unless a cluster's launcher tells it.
+RENDEZVOUS = {
+    "MASTER_ADDR": "the first machine",
+    "MASTER_PORT": "a free port there",
+    "NODE_RANK": "0 on the first machine, then 1, 2, ...",
+}
 
 
 @app.command()
@@ -36,8 +47,10 @@ def train(
     setting: Setting = None,
     output: Output = Path("runs"),
     data_dir: DataDir = None,
-    devices: Annotated[int, typer.Option(help="Processes on this machine, data-parallel.", min=1)] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.", min=1)] = 1,
+    devices: Annotated[
+        int, typer.Option(help="Processes on this machine, data-parallel.", min=1, max=MOST_PROCESSES)
+    ] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.", min=1, max=MOST_PROCESSES)] = 1,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
 ) -> None:
     """One run: train, restore the best epoch by validation, test once. Goes on where an earlier call was cut off.
@@ -47,6 +60,7 @@ def train(
     from lapse.runs import run
 
     config = configure(task, model, preset, seed, setting or [])
+    _check_nodes(nodes)
     writable("--output", output)
     with on_interrupt(f"the same command goes on after the last whole epoch, from {config.folder(output)}"):
         result = run(
@@ -62,16 +76,61 @@ def train(
         typer.echo(json.dumps({"folder": str(config.folder(output)), **dataclasses.asdict(result)}, indent=2))
 
 
+def _check_nodes(nodes: int) -> None:
+    """Exit with 2 if nothing tells this process where the other machines are: it would wait for them in silence.
+
+    Args:
+        nodes: how many machines there are to be.
+    """
+    absent = [name for name in RENDEZVOUS if name not in os.environ]
+    if nodes == 1 or not absent or _launched_by_a_cluster():
+        return
+    raise typer.BadParameter(
+        f"nothing tells where the {nodes} machines meet: {', '.join(absent)} not set. Give this command on each of "
+        f"them, with {', '.join(f'{name} ({what})' for name, what in RENDEZVOUS.items())}; or let torchrun or srun start it",
+        param_hint="--nodes",
+    )
+
+
+def _launched_by_a_cluster() -> bool:
+    """Whether Lightning learns from a launcher, such as torchrun or srun, what it needs of other machines."""
+    with extra("train"):
+        from lightning.fabric.plugins import environments as clusters
+    # Those that Lightning looks for when it is told of none.
+    return any(
+        cluster.detect()
+        for cluster in (
+            clusters.TorchElasticEnvironment,
+            clusters.SLURMEnvironment,
+            clusters.LSFEnvironment,
+            clusters.MPIEnvironment,
+        )
+    )
+
+
+def _ray_address(address: str | None) -> str | None:
+    """Exit with 2 if this is not of the form of an address; whether anybody answers there is seen later."""
+    if address is None or address in ("auto", "local"):
+        return address
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port:
+        raise typer.BadParameter(f"expected HOST:PORT, ray://HOST:PORT, auto or local, got {address!r}")
+    return address
+
+
 @app.command()
 def study(
     file: Annotated[
-        Path | None, typer.Argument(help="A study in a TOML file, e.g. studies/paper.toml.", metavar="FILE")
+        Path | None,
+        typer.Argument(help="A study in a TOML file, e.g. studies/paper.toml.", metavar="FILE", parser=path),
     ] = None,
     tasks: Annotated[str, typer.Option(help="Tasks, with commas between.")] = "",
     models: Annotated[str, typer.Option(help="Models, with commas between, or `all`.")] = "all",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1)] = 5,
-    workers: Annotated[int, typer.Option(help="Runs at a time on this machine.", min=1)] = 2,
-    threads: Annotated[int, typer.Option(help="Threads per run.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1, max=MOST_SEEDS)] = 5,
+    workers: Annotated[
+        int, typer.Option(help="Runs at a time on this machine.", min=1, max=MOST_PROCESSES)
+    ] = 2,
+    threads: Annotated[int, typer.Option(help="Threads per run.", min=1, max=MOST_PROCESSES)] = 1,
     preset: Preset = "default",
     setting: Annotated[
         list[str] | None,
@@ -87,7 +146,10 @@ def study(
     output: Output = Path("runs"),
     data_dir: DataDir = None,
     ray: Annotated[
-        str | None, typer.Option(help="A Ray cluster's address, or `local`.", metavar="ADDRESS")
+        str | None,
+        typer.Option(
+            help="A Ray cluster's address, or `local`.", metavar="ADDRESS", callback=_ray_address
+        ),
     ] = None,
 ) -> None:
     """Every task with every model and seed; killed or cut short, the same command goes on where it was.
@@ -131,7 +193,9 @@ def tune(
     preset: Preset = "default",
     seed: Seed = 0,
     setting: Setting = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the trials.")] = Path("trials"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the trials.", parser=path)
+    ] = Path("trials"),
     data_dir: DataDir = None,
 ) -> None:
     """Search step size, batch, width, unit of time and form by validation; the test split is not looked at.

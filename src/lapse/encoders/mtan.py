@@ -79,6 +79,10 @@ class TimeAttention(nn.Module):
 class MTAN(Encoder):
     """Multi-time attention followed by a GRU: no ODE, no decay; time acts through attention.
 
+        φ(t) = (w₀ t + a₀, sin(w₁ t + a₁), …, sin(w_E t + a_E))
+        α_j(t) ∝ exp((Q φ(t)) · (K φ(t_j)) / √d),            over the events j at which the feature f was observed
+        x̂_f(t) = Σ_j α_j(t) x_{jf},    (h_i) = GRU(W x̂(t_i));                                         y_i = h_i
+
     In the form "causal" every event asks for its own time, and sees the events up to it; there are features after each
     event. In the form "reference", which is the authors', a fixed number of times is asked, evenly spread from the
     start of a sequence to its last event, and all events are seen; there are features of whole sequences only.

@@ -91,9 +91,17 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class StateSpace(Encoder):
-    """A stack of diagonal linear state-space layers: causal, streaming, linear in the length, and parallel along it.
+    """A stack of diagonal linear state-space layers: causal, streaming, and linear in the length.
 
-    Missing features come as flags beside the values; static features are added to every event.
+        u_i = W x_i,    then in each layer, with complex states s:
+        s_i = exp(λ Δ_i) s_{i−1} + g ⊙ B norm(u_i),          λ = −exp(ν) + iω,  g = √(1 − exp(−2 exp(ν)))
+        u_i ← u_i + (W₁ v) ⊙ σ(W₂ v),                        v = gelu(Re(C s_i) + d ⊙ norm(u_i));      y_i = u_i
+
+    States are linear in each other, so the rest of a layer is done for all events at once, and the recurrence itself is
+    a single compiled pass (`lapse.kernels.scan`). Missing features come as flags beside the values; static features are
+    added to every event. Between events the states of the last layer turn and fade.
+
+    Sources: Gu et al. (2022), Smith et al. (2023) and Orvieto et al. (2023), see `StateSpaceLayer`.
 
     Args:
         input_size: The number of features of an event.

@@ -6,7 +6,8 @@ level: whatever changes makes another file. The second is of the file itself: on
 loaded but built again. Files are put in place whole, so processes may race.
 
 Loading a library runs its code, so neither a file built here nor its folder may belong to, or be writable by, anyone
-but this user and the system's administrator. One that came with the package is trusted as the Python beside it is.
+but this user and the system's administrator, and nobody else may be able to swap a folder above it. One that came with
+the package is trusted as the Python beside it is.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ def build() -> Path:
         folder = _private_folder()
         if found := _verified(folder, mark):
             return found
-        with writing(folder / f"kernels-{mark}.so", locks=folder) as made:
+        # One name for all fingerprints, so that whatever a killed compilation left is removed by the next one.
+        with writing(folder / "kernels.so", locks=folder) as made:
             # Another process may have made it while this one waited.
-            return _verified(folder, mark) or _compiled(command, made, folder)
+            return _verified(folder, mark) or _compiled(command, made, folder, mark)
     except OSError as error:
         raise Unavailable(f"cannot write the compiled kernels: {error}") from error
 
@@ -83,9 +85,13 @@ def _private_folder() -> Path:
         folder = cache_folder() / "kernels"
     except RuntimeError as error:  # a home that nobody has
         raise Unavailable(f"no folder for the compiled kernels: {error} Set LAPSE_CACHE.") from error
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Whatever the user's mask lets others do by default.
+    for above in reversed([path for path in folder.parents if not path.exists()]):
+        above.mkdir(mode=0o755, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_owner(folder)
+    for above in folder.resolve().parents:
+        _check_above(above)
     return folder
 
 
@@ -102,6 +108,23 @@ def _check_owner(path: Path) -> None:
         )
 
 
+def _check_above(folder: Path) -> None:
+    """Refuse a folder whose entries others could swap for their own.
+
+    In a folder with the sticky bit, such as /tmp, everyone may add entries and nobody may take those of others away. A
+    group that may write is trusted here, because homes of colleagues are often kept so.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    status = folder.stat()
+    shared = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    if shared or status.st_uid not in (os.geteuid(), 0):
+        raise Unavailable(
+            f"another user could replace what is in {folder}, where the compiled kernels are; set LAPSE_CACHE to a "
+            "folder of your own"
+        )
+
+
 def _verified(folder: Path, mark: str) -> Path | None:
     """The file with this fingerprint whose contents have the hash of its name; damaged ones are removed."""
     for path in sorted(folder.glob(f"kernels-{mark}-*.so")):
@@ -112,10 +135,10 @@ def _verified(folder: Path, mark: str) -> Path | None:
     return None
 
 
-def _compiled(command: list[str], made: Path, folder: Path) -> Path:
+def _compiled(command: list[str], made: Path, folder: Path, mark: str) -> Path:
     compile_to(command, made)
     made.chmod(0o755)  # whatever the user's mask lets others do by default
-    path = folder / library_name(made.stem.removeprefix("kernels-"), made)
+    path = folder / library_name(mark, made)
     with made.open("rb") as file:
         os.fsync(file.fileno())  # or a crash of the machine could leave the name without the contents
     made.replace(path)

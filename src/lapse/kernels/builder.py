@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from lapse.kernels.program import BEFORE as BEFORE
 from lapse.kernels.program import MOST_SCALES as MOST_SCALES
 from lapse.kernels.program import NONE as NONE
@@ -23,6 +25,15 @@ MOST_WEIGHTS = 7  # of one combination: an operation has room for that many
 
 class Builder(Program):
     """The program of one cell while it is being written."""
+
+    def emit(self, name: str, *registers: int, numbers: Sequence[float] = (), **rest: Any) -> None:
+        """Add an operation, see `Program.emit`.
+
+        A constant that is a tensor is not covered: it may be learned, and may change unseen.
+        """
+        if any(isinstance(number, Tensor) for number in numbers):
+            raise NotCovered(f"{name} takes numbers, and one of them is a tensor")
+        super().emit(name, *registers, numbers=numbers, **rest)
 
     def solve(self, solver: Solver, slopes: Slopes, y: int, out: int) -> None:
         """Write the solve that moves the register `y` through the gap into `out`.

@@ -35,10 +35,12 @@ class Unavailable(RuntimeError):
 
 def compiler() -> list[str]:
     """The command of the C++ compiler: $CXX, which may have arguments of its own, or the first one found."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        words = words_of("CXX", name or "")
-        if words and (path := shutil.which(words[0])):
+    asked = words_of("CXX", os.environ.get("CXX", ""))
+    for words in [asked] if asked else [["c++"], ["g++"], ["clang++"]]:
+        if path := shutil.which(words[0]):
             return [path, *words[1:]]
+    if asked:
+        raise Unavailable(f"CXX={shlex.join(asked)}: there is no program {asked[0]!r} that can be run")
     raise Unavailable("no C++ compiler found (c++, g++, clang++ or $CXX)")
 
 
@@ -51,6 +53,8 @@ def command_for(level: str) -> list[str]:
 def compile_to(command: Sequence[str], path: Path) -> None:
     """Compile the sources to the library at `path`."""
     run([*command, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(path)])
+    if not path.is_file():
+        raise Unavailable(f"{command[0]} wrote no library: is it a C++ compiler?")
 
 
 def fingerprint(words: Sequence[str]) -> str:

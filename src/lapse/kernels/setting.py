@@ -26,11 +26,13 @@ class Choices(Generic[T]):
         made = self._made  # a list that is replaced, never changed, so that reading needs no lock
         return made[-1][0] if made else self._default
 
-    def add(self, setting: Setting[T], value: T) -> None:
+    def add(self, setting: Setting[T], value: T, *, again: bool = False) -> None:
+        """Make a choice the latest one; with `again`, it takes the place of the one that the setting made before."""
         with self._lock:
+            made = [one for one in self._made if not again or one[1]() is not setting]
             # A choice that nobody holds can no longer end, and so hides those before it for good.
-            lasting = [i for i, (_, holder) in enumerate(self._made) if holder() is None]
-            self._made = [*self._made[max(lasting, default=0) :], (value, weakref.ref(setting))]
+            lasting = [i for i, (_, holder) in enumerate(made) if holder() is None]
+            self._made = [*made[max(lasting, default=0) :], (value, weakref.ref(setting))]
 
     def remove(self, setting: Setting[T]) -> None:
         with self._lock:
@@ -47,8 +49,8 @@ class Setting(Generic[T]):
         choices.add(self, value)
 
     def __enter__(self) -> None:
-        if not self._fresh:
-            self._choices.add(self, self._value)
+        # Another choice may have been made since this one.
+        self._choices.add(self, self._value, again=self._fresh)
         self._fresh = False
 
     def __exit__(

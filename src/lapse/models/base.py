@@ -161,6 +161,8 @@ class Model(nn.Module, ABC, Generic[Data]):
     def save(self, folder: str | Path, *, card: str | None = None) -> None:
         """Write the model as a folder: `model.safetensors`, `config.json`, `card.md`.
 
+        Weights that are NaN or infinite are not stored: they raise `lapse.heads.NonFiniteError`.
+
         Args:
             folder: where to; files of an earlier model in it are replaced.
             card: the text of `card.md`; None writes what the model itself knows.

@@ -49,9 +49,7 @@ def simple_forecasts(head: Head, train: Cuts, test: Cuts) -> dict[str, Tensor]:
         train: cuts with targets, in the form of the schema.
         test: cuts in the same form.
     """
-    typical = _typical(train)
-    own = [train.sequences.features.index(name) for name in train.queries.target_names]
-    before, now = (_past(cuts, typical, own) for cuts in (train, test))
+    before, now = pasts(train, test)
     targets = head.targets_of(train.queries)
     truth = targets.values.double().masked_fill(~targets.known, torch.nan).numpy()
     mean = np.nanmean(truth, axis=0)
@@ -65,6 +63,13 @@ def simple_forecasts(head: Head, train: Cuts, test: Cuts) -> dict[str, Tensor]:
         then, later = (head.certain(torch.tensor(forecast(past)).float()) for past in (before, now))
         outputs[name] = later + head.calibration(then, targets)
     return outputs
+
+
+def pasts(train: Cuts, test: Cuts) -> tuple[Past, Past]:
+    """What the simple forecasts know of the queries of `train` and of `test`; means are those of `train`."""
+    typical = _typical(train)
+    own = [train.sequences.features.index(name) for name in train.queries.target_names]
+    return _past(train, typical, own), _past(test, typical, own)
 
 
 def linear(past: Past, truth: Array) -> Callable[[Past], Array]:

@@ -34,7 +34,11 @@ WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.md"
 def save(model: Model[Any], folder: Path, card: str | None) -> None:
     from safetensors.torch import save as to_bytes
 
-    weights = to_bytes({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise heads.NonFiniteError(f"{name} is NaN or infinite, so the model is not stored in {folder}")
+    weights = to_bytes(tensors)
     contents = {
         "format": model.format,
         "lapse": lapse.__version__,

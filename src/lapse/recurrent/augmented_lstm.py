@@ -19,6 +19,8 @@ from lapse.recurrent.rnn import RNN, LayerOptions
 class AugmentedLSTMCell(Cell):
     """Augmented LSTM: an ordinary LSTM that is given the gap as one more input, [x_i, Δ_i].
 
+        (c_i, h_i) = LSTM([x_i, Δ_i], (c_{i−1}, h_{i−1})),    Eqs. 2–7;               y_i = h_i
+
     Source: the baseline of Lechner & Hasani (2020). Nothing happens between observations. Where the fused loop
     does not run (no compiler, other devices), torch's own LSTM does the work.
 

@@ -323,6 +323,10 @@ class RNN(nn.Module):
         if isinstance(input, PackedSequence):
             if lengths is not None or rows is not None:
                 raise ValueError("a PackedSequence knows its lengths; pass `lengths` with padded input only")
+            if input.data.dim() != 2:
+                raise ValueError(
+                    f"the data of a PackedSequence must be (N, {self.input_size}), got {tuple(input.data.shape)}"
+                )
             data, form = input.data, "(N, input_size)"
         elif isinstance(input, Tensor) and rows is not None:
             if lengths is not None:

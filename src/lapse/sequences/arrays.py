@@ -240,7 +240,7 @@ def real_numbers(array: ArrayLike, what: str) -> Array:
         if found.dtype.kind not in "biufOUS":
             raise TypeError(f"dtype {found.dtype}")
         return found.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{what}: expected real numbers, got {error}") from error
 
 

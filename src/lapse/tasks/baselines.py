@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lapse.estimators.trees import FIT
-from lapse.heads import Head
-from lapse.sequences import Sequences
+from lapse.heads import Head, Targets
+from lapse.models.simple_forecasts import pasts
+from lapse.sequences import Cuts, Sequences
 from lapse.sequences.ragged import Array
 from lapse.tasks.base import Splits, Task
 
@@ -43,25 +44,50 @@ def simple_answers(head: Head, train: Sequences, test: Sequences) -> dict[str, T
     outputs = {head.baseline_name: head.trivial(train).expand(count, -1)}
     if (repeated := head.persistence(test)) is not None:
         outputs["persistence"] = repeated
-    few = _Table(head, train, test)
+    few = _Table.of_sequences(head, train, test)
     outputs["linear"] = linear(head, few, train)
     if (trees := boosting(head, few)) is not None:
         outputs["boosting"] = trees
     return outputs
 
 
-class _Table:
-    """`simple_features` of some rows of the training split, with their targets, and of the whole test split."""
+def boosted_forecast(head: Head, train: Cuts, test: Cuts) -> Tensor | None:
+    """Raw outputs for the queries of `test` of boosted trees on the last values, the means and the time to the query.
 
-    def __init__(self, head: Head, train: Sequences, test: Sequences) -> None:
-        targets = head.targets_of(train)
+    Args:
+        head: what is asked.
+        train: cuts with targets.
+        test: cuts of the same form.
+
+    Returns:
+        (Q, width); None for a head that has no such trees.
+    """
+    tables = [np.column_stack([past.last, past.mean, past.spans]) for past in pasts(train, test)]
+    return boosting(head, _Table(head.targets_of(train.queries), *tables))
+
+
+class _Table:
+    """Features of some rows of the training split, with their targets, and of the whole test split.
+
+    Args:
+        targets: the targets of the training split.
+        train: its features, one row per target.
+        test: the features of the test split.
+    """
+
+    def __init__(self, targets: Targets, train: Array, test: Array) -> None:
         rows = _some(len(targets.weights))
-        self.targets = type(targets)(*(tensor[rows] for tensor in targets))
-        self.train, self.test = simple_features(train)[rows], simple_features(test)
+        self.targets = Targets(*(tensor[rows] for tensor in targets))
+        self.train, self.test = train[rows], test
+
+    @staticmethod
+    def of_sequences(head: Head, train: Sequences, test: Sequences) -> _Table:
+        """With `simple_features`."""
+        return _Table(head.targets_of(train), simple_features(train), simple_features(test))
 
 
 def boosting(head: Head, table: _Table) -> Tensor | None:
-    """Raw outputs for the test split of boosted trees on `simple_features`; None for a head that has no such trees."""
+    """Raw outputs for the test split of boosted trees on a table; None for a head that has no such trees."""
     fit = FIT.get(head.config()["kind"])
     if fit is None:
         return None

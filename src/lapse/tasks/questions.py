@@ -100,4 +100,10 @@ class Ahead(Question):
         return Sequences.from_arrays([np.zeros((1, input_size))], [[0.0]], features=(*names, *others))
 
     def simple_answers(self, head: Head, train: Sequences, test: Sequences) -> Mapping[str, Tensor]:
-        return simple_forecasts(head, self.examples(train), self.examples(test))
+        from lapse.tasks.baselines import boosted_forecast  # scikit-learn, which is slow to import
+
+        before, now = self.examples(train), self.examples(test)
+        answers = simple_forecasts(head, before, now)
+        if (boosted := boosted_forecast(head, before, now)) is not None:
+            answers["boosting"] = boosted
+        return answers

@@ -111,13 +111,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def identity(model: Model[Data], train: Data, validation: Data, config: TrainConfig) -> dict[str, str]:
-    """Digests of what a training is a function of: its settings, its model before training, and its data.
+    """Digests of what a training is a function of: its settings, the kind of its model, and its data.
 
-    Epochs and patience are left out: they only decide when it stops.
+    Epochs and patience are left out: they only decide when it stops. So are the weights that it starts from, or a
+    script that draws them without a seed could not go on.
     """
     settings = {k: v for k, v in without_absent_fields(config).items() if k not in STOPPING}
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    described = [dataclasses.asdict(model.config), model.schema.config(), model.head.config(), shapes]
+    described: list[Any] = [dataclasses.asdict(model.config), model.schema.config(), model.head.config(), shapes]
+    if frozen := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
+        described.append(frozen)
     measured = [buffer.cpu().numpy() for _, buffer in sorted(model.named_buffers())]
     parts = (*model.parts(train), *model.parts(validation))
     return {

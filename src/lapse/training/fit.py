@@ -69,7 +69,8 @@ def fit(
         config: the settings; None for the defaults.
         folder: where checkpoints and `metrics.csv` go. Training goes on from the last whole epoch that is found there,
             if it belongs to the same data, model and settings; otherwise it raises `OtherTraining`. More epochs than
-            last time may be asked for.
+            last time may be asked for. The weights that a training began with are not compared: to begin from others,
+            as in fine-tuning, take another folder or `restart`.
         restart: begin anew, whatever the folder holds.
         progress: show a bar on a terminal, or elsewhere a line for every tenth of the epochs.
         label: what the bar or line begins with.

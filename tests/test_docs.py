@@ -124,7 +124,8 @@ def test_the_speed_of_models_is_what_was_measured() -> None:
     defaults = {"ode-lstm": "autonomous", "ode-rnn": "rk4", "cfc": "gated", "cfc-mm": "driven"}
     for name, *_, speed in rows_of("choosing", "## What each can do"):
         kind = f"{name} {defaults[name]}" if name in defaults else name
-        assert speed == measured.get(f"{kind}: reference", "–")
+        # The neural CDE has no fused loop, so that its reference loop is what is compared, with another rival.
+        assert speed == (measured.get(f"{kind}: reference") or measured[f"{kind}: nn.LSTM"])
 
 
 def test_where_models_did_well_is_what_was_published() -> None:

@@ -14,6 +14,7 @@ SOURCE = Path(lapse.__file__).parent
 # anything; importing it for its version is no arrow.
 FLOW = (
     "torch_private",
+    "threads",
     "extras",
     "arguments",
     "rows",

@@ -263,7 +263,7 @@ def test_train_table_report_and_data(tmp_path: Path) -> None:
     table, other = json.loads(run("table", str(tmp_path), "-f", "json"))
     assert (table["task"], other["task"]) == (SMALL, "physiome-epidemic")
     rows = {row["model"]: row for row in table["rows"]}
-    assert list(rows) == ["gru-d", "persistence", "mean", "linear"]
+    assert list(rows) == ["gru-d", "persistence", "mean", "linear", "boosting"]
     assert rows["mean"]["kind"] == "baseline"
     assert rows["gru-d"]["mean"] == told["test"]["mse"]
     page = Path(run("report", str(tmp_path), "-o", str(tmp_path / "page.html")).strip()).read_text()

@@ -24,6 +24,7 @@ from lapse.bench.tables import markdown as markdown
 from lapse.bench.tables import record as record
 from lapse.bench.workloads import against_loop, growth, latency, memory, ragged, roofline
 from lapse.kernels import native
+from lapse.threads import threads
 
 SECTIONS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "lstm": against_lstm,
@@ -48,11 +49,7 @@ def bench(sections: list[str], settings: Settings) -> Iterator[Line]:
     """Run the named sections, a line at a time."""
     if native.library() is None:
         raise RuntimeError("the fused kernels are not available here, so there is nothing to compare")
-    before = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
     torch.manual_seed(0)
-    try:
+    with threads(settings.threads):
         for name in sections:
             yield from SECTIONS[name](settings)
-    finally:
-        torch.set_num_threads(before)

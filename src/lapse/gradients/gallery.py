@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from lapse.gradients.exhibits import EXHIBITS, Exhibit, Settings
 from lapse.palette import drawing
 from lapse.sequences.storage import write_atomically
+from lapse.threads import threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,14 +24,10 @@ INDEX = "gradients.json"
 
 def run(settings: Settings) -> Iterator[Exhibit]:
     """Every exhibit, one after the other, as soon as it is computed."""
-    threads = torch.get_num_threads()
     # A product of 128 units costs less than handing half of it to a second thread: on a busy machine, ten times less.
-    torch.set_num_threads(1)
-    try:
+    with threads(1):
         for make in EXHIBITS.values():
             yield from make(settings)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def write(exhibit: Exhibit, directory: Path) -> list[Path]:

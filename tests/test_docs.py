@@ -90,7 +90,7 @@ def test_the_python_of_the_page_on_graphs_runs(
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/compile.md").read_text(), re.DOTALL):
         exec(compile(block, "compile.md", "exec"), names)
-    assert capsys.readouterr().out == f"{torch.Size([8, 20, 32])}\n{torch.Size([3, 50, 32])}\n"
+    assert capsys.readouterr().out == f"{torch.Size([8, 20, 32])}\n{torch.Size([3, 50, 32])}\nTrue\n"
 
 
 def rows_of(page: str, heading: str) -> list[list[str]]:

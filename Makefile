@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads test-arm fuzz-kernels torture flip-bits fuzz-data check format wheel bench bench-short docs clean
+.PHONY: help setup demo test test-slow test-peers test-sanitize test-undefined test-threads test-arm fuzz fuzz-kernels torture flip-bits fuzz-data check format wheel bench bench-short docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -61,6 +61,11 @@ test-arm: $(READY)  ## the kernels' tests on aarch64, in an emulator (needs g++-
 	tests/test_scan.py tests/test_streaming.py -k "not does_it_all"
 
 SECONDS ?= 60
+HALF = $$((($(SECONDS) + 1) / 2))
+fuzz:  ## fuzz-data and fuzz-kernels, each for half of SECONDS=60
+	$(MAKE) --no-print-directory fuzz-data SECONDS=$(HALF)
+	$(MAKE) --no-print-directory fuzz-kernels SECONDS=$(HALF)
+
 fuzz-kernels: $(READY)  ## random calls by the fused path and the reference, for SECONDS=60
 	LAPSE_CXXFLAGS=-DLAPSE_POISON $(BIN)/python tests/fuzz_kernels.py --seconds $(SECONDS)
 
@@ -72,7 +77,6 @@ FLIPS ?= 5000
 flip-bits: $(READY)  ## FLIPS=5000 flipped bits in stored files; prints how many were silent
 	PYTHONPATH=tests $(BIN)/python tests/test_flipped_bits.py $(FLIPS)
 
-SECONDS ?= 60
 fuzz-data: $(READY)  ## random tables and damaged files, for SECONDS=60
 	PYTHONPATH=tests $(BIN)/python tests/test_fuzz.py $(SECONDS)
 

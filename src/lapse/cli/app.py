@@ -45,9 +45,39 @@ def path(text: str | Path) -> Path:
     return Path(text)
 
 
+def existing_folder(text: str | Path) -> Path:
+    """The folder of this name, which must be there.
+
+    Args:
+        text: a word of the command line.
+    """
+    found = path(text)
+    if not found.exists():
+        raise typer.BadParameter(f"the folder '{found}' does not exist")
+    if not found.is_dir():
+        raise typer.BadParameter(f"'{found}' is a file, expected a folder")
+    return found
+
+
+def existing_file(text: str | Path) -> Path:
+    """The file of this name, which must be there; a device or a pipe has no name that tells what kind of file it is.
+
+    Args:
+        text: a word of the command line.
+    """
+    found = path(text)
+    if not found.exists():
+        raise typer.BadParameter(f"the file '{found}' does not exist")
+    if found.is_dir():
+        raise typer.BadParameter(f"'{found}' is a directory, expected a file")
+    if not found.is_file():
+        raise typer.BadParameter(f"'{found}' is a device or a pipe, expected a regular file")
+    return found
+
+
 # No machine has more processors, and no run more machines. A larger number is a slip, and would exhaust the machine.
 MOST_PROCESSES = 1024
-LARGEST = 2**31 - 1  # of a size; a larger one is beyond what torch can count, and any memory
+LARGEST = 2**31 - 1  # of a size: nothing of more units or observations fits any memory
 
 TaskName = Annotated[
     str, typer.Argument(help="A task of `lapse list`, or package.module:NAME.", metavar="TASK")
@@ -57,9 +87,7 @@ ModelName = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        help="Look here first; then in $LAPSE_DATA, the cache, the web.", exists=True, file_okay=False
-    ),
+    typer.Option(help="Look here first; then in $LAPSE_DATA, the cache, the web.", parser=existing_folder),
 ]
 Seed = Annotated[int, typer.Option(help="Decides all that is random.", min=0, max=2**63 - 1)]
 Preset = Annotated[str, typer.Option(help="default: what works best here; paper: the paper's protocol.")]

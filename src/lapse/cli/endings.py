@@ -44,7 +44,7 @@ class Commands(TyperGroup):
             status = error.exit_code
         except typer.Abort:  # Ctrl-C at a question
             status = INTERRUPTED
-        if status == INTERRUPTED:  # outside a command, whose own interruptions are words and a SystemExit
+        if status == INTERRUPTED:  # Typer says nothing; a command would have spoken and raised SystemExit
             _say("interrupted")
         return sys.exit(status) if standalone_mode else status
 
@@ -53,10 +53,10 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except (UsageError, typer.Exit, typer.Abort):
             raise
-        except KeyboardInterrupt:
-            _say("interrupted")
-            raise SystemExit(INTERRUPTED) from None
-        except Exception as error:
+        except (KeyboardInterrupt, Exception) as error:
+            if _is_interruption(error):
+                _say("interrupted")
+                raise SystemExit(INTERRUPTED) from None
             if ctx.params["debug"]:
                 raise
             _say(f"{ctx.command_path} {ctx.invoked_subcommand}: {_reason(error)}")
@@ -74,9 +74,18 @@ def on_interrupt(how: str) -> Iterator[None]:
     """Exit with 130 on Ctrl-C inside the block, and say how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not _is_interruption(error):
+            raise
         _say(f"interrupted; {how}")
         raise SystemExit(INTERRUPTED) from None
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the cause: a compiled module that it meets while it is imported raises an ImportError."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def _usage(error: Any) -> str:
@@ -84,7 +93,7 @@ def _usage(error: Any) -> str:
     return f"{path}: {' '.join(error.format_message().split())}\nTry: {path} --help"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The message, and what was noted of the circumstances, such as the folder of a run."""
     said = " ".join(str(error).split()).replace("restart=True", "--restart")  # the option, not the argument
     if not isinstance(error, EXPECTED):

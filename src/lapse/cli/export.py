@@ -21,7 +21,8 @@ def export(
         bool, typer.Option("--step/--sequence", help="One event per call, or whole sequences.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; default: step.onnx and the like.", parser=path)
+        Path | None,
+        typer.Option("--output", "-o", help="The file; default: step.onnx and the like.", parser=path),
     ] = None,
 ) -> None:
     """Write a model as a file that runs without lapse.

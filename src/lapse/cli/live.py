@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lapse.cli.app import app, path, writable_file
+from lapse.cli.app import app, existing_folder, path, writable_file
 
 if TYPE_CHECKING:
     from lapse.streaming.lines import Lines
@@ -37,7 +37,7 @@ class Stopped(Exception):
 def stream(
     model: Annotated[
         Path,
-        typer.Argument(help="A model's folder.", metavar="MODEL", exists=True, file_okay=False),
+        typer.Argument(help="A model's folder.", metavar="MODEL", parser=existing_folder),
     ],
     snapshot: Annotated[
         Path | None,

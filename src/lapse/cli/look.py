@@ -13,9 +13,9 @@ from lapse.cli.endings import fail, on_interrupt
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs and the page go.", parser=path)] = Path(
-        "lapse-demo"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the runs and the page go.", parser=path)
+    ] = Path("lapse-demo"),
 ) -> None:
     """Two minutes without a download: four models, a table and a page.
 

@@ -100,8 +100,12 @@ def gradients(
         Path, typer.Option("--output", "-o", help="Folder for figures, numbers and their list.", parser=path)
     ],
     models: Annotated[str, typer.Option(help="Names with commas between, or `all`.")] = "all",
-    lags: Annotated[int, typer.Option(help="How many observations to look back.", min=2, max=LARGEST)] = 256,
-    hidden_size: Annotated[int, typer.Option(help="Units of each model.", min=1, max=LARGEST)] = 128,
+    lags: Annotated[
+        int, typer.Option(help="How many observations to look back.", min=2, max=LARGEST, metavar="N")
+    ] = 256,
+    hidden_size: Annotated[
+        int, typer.Option(help="Units of each model.", min=1, max=LARGEST, metavar="N")
+    ] = 128,
     seed: Seed = 0,
 ) -> None:
     """The theory in figures: error flow, Jacobians and theorems.
@@ -141,7 +145,9 @@ def bench(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each comparison.")] = 15,
-    threads: Annotated[int, typer.Option(min=1, max=MOST_PROCESSES, help="Threads of torch and of the kernels.")] = 2,
+    threads: Annotated[
+        int, typer.Option(min=1, max=MOST_PROCESSES, metavar="N", help="Threads of torch and of the kernels.")
+    ] = 2,
     output: Annotated[
         Path | None, typer.Option("--json", help="Write the results to this file too.", parser=path)
     ] = None,

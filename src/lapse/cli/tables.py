@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lapse.cli.app import ModelName, Seed, app, known, path, writable, writable_file
+from lapse.cli.app import (
+    ModelName,
+    Seed,
+    app,
+    existing_file,
+    existing_folder,
+    known,
+    path,
+    writable,
+    writable_file,
+)
 from lapse.cli.endings import on_interrupt
 
 if TYPE_CHECKING:
@@ -22,29 +32,13 @@ if TYPE_CHECKING:
     from lapse.estimators.trial import Trial
     from lapse.sequences import Sequences
     from lapse.tables import Roles
-
-
-
-def _regular(file: Path) -> Path:
-    """Exit with 2 if `file` is a device or a pipe, of which no name tells the kind of table."""
-    if not file.is_file():
-        raise typer.BadParameter(f"{file} is no regular file, expected a .csv, .parquet or .arrow table")
-    return file
-
-
 TableFile = Annotated[
     Path,
-    typer.Argument(
-        help="A .csv, .parquet or .arrow table.",
-        metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        callback=_regular,
-    ),
+    typer.Argument(help="A .csv, .parquet or .arrow table.", metavar="FILE", parser=existing_file),
 ]
 ModelDir = Annotated[
     Path,
-    typer.Argument(help="A folder that `lapse fit` wrote.", metavar="MODEL", exists=True, file_okay=False),
+    typer.Argument(help="A folder that `lapse fit` wrote.", metavar="MODEL", parser=existing_folder),
 ]
 
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from lapse.cli.app import (
+    MOST_PROCESSES,
     DataDir,
     ModelName,
     Output,
     Preset,
-    MOST_PROCESSES,
     Seed,
     Setting,
     TaskName,
@@ -48,9 +48,14 @@ def train(
     output: Output = Path("runs"),
     data_dir: DataDir = None,
     devices: Annotated[
-        int, typer.Option(help="Processes on this machine, data-parallel.", min=1, max=MOST_PROCESSES)
+        int,
+        typer.Option(
+            help="Processes on this machine, data-parallel.", min=1, max=MOST_PROCESSES, metavar="N"
+        ),
     ] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines, data-parallel.", min=1, max=MOST_PROCESSES)] = 1,
+    nodes: Annotated[
+        int, typer.Option(help="Machines, data-parallel.", min=1, max=MOST_PROCESSES, metavar="N")
+    ] = 1,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
 ) -> None:
     """One run: train, restore the best epoch by validation, test once. Goes on where an earlier call was cut off.
@@ -85,9 +90,10 @@ def _check_nodes(nodes: int) -> None:
     absent = [name for name in RENDEZVOUS if name not in os.environ]
     if nodes == 1 or not absent or _launched_by_a_cluster():
         return
+    variables = ", ".join(f"{name} ({what})" for name, what in RENDEZVOUS.items())
     raise typer.BadParameter(
         f"nothing tells where the {nodes} machines meet: {', '.join(absent)} not set. Give this command on each of "
-        f"them, with {', '.join(f'{name} ({what})' for name, what in RENDEZVOUS.items())}; or let torchrun or srun start it",
+        f"them, with {variables}; or let torchrun or srun start it",
         param_hint="--nodes",
     )
 
@@ -95,17 +101,13 @@ def _check_nodes(nodes: int) -> None:
 def _launched_by_a_cluster() -> bool:
     """Whether Lightning learns from a launcher, such as torchrun or srun, what it needs of other machines."""
     with extra("train"):
-        from lightning.fabric.plugins import environments as clusters
-    # Those that Lightning looks for when it is told of none.
-    return any(
-        cluster.detect()
-        for cluster in (
-            clusters.TorchElasticEnvironment,
-            clusters.SLURMEnvironment,
-            clusters.LSFEnvironment,
-            clusters.MPIEnvironment,
-        )
-    )
+        from lightning.fabric.plugins.environments.lsf import LSFEnvironment
+        from lightning.fabric.plugins.environments.mpi import MPIEnvironment
+        from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+        from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    # Those that Lightning itself looks for.
+    launchers = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
+    return any(launcher.detect() for launcher in launchers)
 
 
 def _ray_address(address: str | None) -> str | None:
@@ -126,11 +128,13 @@ def study(
     ] = None,
     tasks: Annotated[str, typer.Option(help="Tasks, with commas between.")] = "",
     models: Annotated[str, typer.Option(help="Models, with commas between, or `all`.")] = "all",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1, max=MOST_SEEDS)] = 5,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.", min=1, max=MOST_SEEDS, metavar="N")] = 5,
     workers: Annotated[
-        int, typer.Option(help="Runs at a time on this machine.", min=1, max=MOST_PROCESSES)
+        int, typer.Option(help="Runs at a time on this machine.", min=1, max=MOST_PROCESSES, metavar="N")
     ] = 2,
-    threads: Annotated[int, typer.Option(help="Threads per run.", min=1, max=MOST_PROCESSES)] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Threads per run.", min=1, max=MOST_PROCESSES, metavar="N")
+    ] = 1,
     preset: Preset = "default",
     setting: Annotated[
         list[str] | None,
@@ -147,9 +151,7 @@ def study(
     data_dir: DataDir = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            help="A Ray cluster's address, or `local`.", metavar="ADDRESS", callback=_ray_address
-        ),
+        typer.Option(help="A Ray cluster's address, or `local`.", metavar="ADDRESS", callback=_ray_address),
     ] = None,
 ) -> None:
     """Every task with every model and seed; killed or cut short, the same command goes on where it was.
@@ -193,9 +195,9 @@ def tune(
     preset: Preset = "default",
     seed: Seed = 0,
     setting: Setting = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the trials.", parser=path)
-    ] = Path("trials"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the trials.", parser=path)] = Path(
+        "trials"
+    ),
     data_dir: DataDir = None,
 ) -> None:
     """Search step size, batch, width, unit of time and form by validation; the test split is not looked at.

@@ -118,7 +118,12 @@ def identity(model: Model[Data], train: Data, validation: Data, config: TrainCon
     """
     settings = {k: v for k, v in without_absent_fields(config).items() if k not in STOPPING}
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    described: list[Any] = [dataclasses.asdict(model.config), model.schema.config(), model.head.config(), shapes]
+    described: list[Any] = [
+        dataclasses.asdict(model.config),
+        model.schema.config(),
+        model.head.config(),
+        shapes,
+    ]
     if frozen := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
         described.append(frozen)
     measured = [buffer.cpu().numpy() for _, buffer in sorted(model.named_buffers())]

@@ -114,7 +114,7 @@ def test_other_settings_are_other_rows_named_by_what_differs(tmp_path: Path) -> 
     write_run(tmp_path, small, 99.0)
     table = table_of(tmp_path)
     assert [(row.name, row.label) for row in table.rows] == [
-        ("ode-lstm", ""),
+        ("ode-lstm", "form=autonomous"),
         ("ode-lstm", "form=driven"),
     ]
     assert table.shared == "hidden_size=32"

@@ -59,6 +59,11 @@ class Group:
         """Where the config departs from its preset; the preset itself when it is not the default one."""
         return departures(self.config)
 
+    @property
+    def all_settings(self) -> Settings:
+        """All settings by their short names, those that the preset gives too."""
+        return _flat(self.config)
+
 
 @dataclass(frozen=True)
 class Collection:

@@ -136,7 +136,10 @@ def _table(groups: Sequence[Group], collection: Collection) -> Table:
     comparable = _is_the_papers(task, options)
     metric = task.metrics[0]
     shared = shared_settings([group.settings for group in groups])
-    pairs = [(_row(group, task if comparable else None, metric.name, shared), group) for group in groups]
+    pairs = [
+        (_row(group, task if comparable else None, metric.name, own), group)
+        for group, own in zip(groups, _own_settings(groups, shared), strict=True)
+    ]
     pairs.sort(key=lambda pair: -pair[0].mean if metric.maximize else pair[0].mean)
     rows = [row for row, _ in pairs]
     notes = [
@@ -156,9 +159,20 @@ def _table(groups: Sequence[Group], collection: Collection) -> Table:
     )
 
 
-def _row(group: Group, paper: Task | None, metric: str, shared: Settings) -> Row:
+def _own_settings(groups: Sequence[Group], shared: Settings) -> list[Settings]:
+    """What each row is told apart by: where it departs from its preset, and where another row of its model does."""
+    named: dict[str, dict[str, None]] = {}
+    for group in groups:
+        named.setdefault(group.config.model, {}).update(dict.fromkeys(group.settings))
+    told = [group.all_settings | dict(group.settings) for group in groups]
+    return [
+        {k: all_of[k] for k in named[group.config.model] if k not in shared and k in all_of}
+        for group, all_of in zip(groups, told, strict=True)
+    ]
+
+
+def _row(group: Group, paper: Task | None, metric: str, own: Settings) -> Row:
     results = [run.result for run in group.runs]
-    own = {k: v for k, v in group.settings.items() if k not in shared}
     return Row(
         name=group.config.model,
         scores=tuple(result.test[metric] for result in results),

@@ -352,6 +352,21 @@ def test_ctrl_c_during_imports_ends_in_one_line(module: str, tmp_path: Path) -> 
     assert re.fullmatch(f"interrupted{how}\n", done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("module", ["lapse", "torch", "numpy", "lapse.kernels"])
+def test_ctrl_c_while_lapse_is_imported_ends_in_one_line(module: str) -> None:
+    code = INTERRUPTED_IMPORT.replace("MODULE", repr(module)).replace("lapse.__main__", "_lapse_command")
+    done = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_an_interruption_that_is_ignored_stays_so() -> None:
+    """As a shell has it for a job in the background."""
+    code = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    code += INTERRUPTED_IMPORT.replace("MODULE", "'torch'").replace("lapse.__main__", "_lapse_command")
+    done = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_ctrl_c_before_a_command_begins_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         raise KeyboardInterrupt

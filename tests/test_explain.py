@@ -294,6 +294,7 @@ def test_a_picture_of_gaps_alone_and_of_importance(tmp_path):
         [np.zeros((4, 1))] * 8,
         [np.cumsum(np.arange(1, 5) * k) for k in range(1, 9)],
         targets=np.arange(8) % 2,
+        features=[r"a name with $\x$"],  # no mathematics
     )
     model = model_for(data)
     integrated_gradients(model, data).save(tmp_path / "gaps.svg", 3)

@@ -26,7 +26,8 @@ from lapse.tasks import TASKS, Splits
 from lapse.tasks.files import Source
 
 # Ends whatever it may stand in: an element, an attribute of either kind, a comment, a style sheet.
-EVIL = """x"'--></style></title></svg><script>alert(1)</script><img src=x onerror=alert(2)>"""
+# Markup for the page, and between dollar signs what matplotlib would take for mathematics that it cannot read.
+EVIL = r"""x$\x$"'--></style></title></svg><script>alert(1)</script><img src=x onerror=alert(2)>"""
 NAME = EVIL.replace("/", "").replace(" ", "_")  # for a folder
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 

@@ -78,9 +78,14 @@ _RC: Any = {
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Figures made and saved inside the block have the project's look; matplotlib's own settings stay as they were."""
+def drawing(*, mathematics: bool = True) -> Iterator[None]:
+    """Figures made and saved inside the block have the project's look; matplotlib's own settings stay as they were.
+
+    Args:
+        mathematics: whether text between dollar signs is mathematics. A figure with names of a user's columns or
+            classes must not take them for that.
+    """
     import matplotlib
 
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(_RC | {"text.parse_math": mathematics}):
         yield

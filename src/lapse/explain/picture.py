@@ -36,7 +36,7 @@ def draw(explanation: Explanation, index: int) -> Figure:
         explanation: what contributed what.
         index: the position of the sequence.
     """
-    with extra("cli"), palette.drawing():
+    with extra("cli"), palette.drawing(mathematics=False):
         from matplotlib.figure import Figure
 
         rows = _rows(explanation, index)
@@ -57,7 +57,7 @@ def draw_importance(importance: Importance) -> Figure:
     Args:
         importance: what was measured.
     """
-    with extra("cli"), palette.drawing():
+    with extra("cli"), palette.drawing(mathematics=False):
         from matplotlib.figure import Figure
 
         order = importance.order[: 2 * MOST_ROWS]

@@ -229,6 +229,7 @@ def _bars(axes: Axes, gaps: Array) -> None:
     axes.hist(shown, bins=bins.tolist(), weights=np.full(len(shown), 100 / len(gaps)), **look)
     if wide:
         axes.set_xscale("log")
+        _plain_log_ticks(axes.xaxis)
 
 
 def example_sequence(task: Task, train: Sequences) -> Figure:
@@ -326,7 +327,7 @@ def canvas_with_axes(rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
     from matplotlib.figure import Figure as Canvas
 
     height = SIZE[1] if rows == 1 else 0.5 + 0.66 * rows
-    with palette.drawing(), matplotlib.rc_context(_RC):
+    with palette.drawing(mathematics=False), matplotlib.rc_context(_RC):
         canvas = Canvas(figsize=(SIZE[0], max(height, SIZE[1])))
         yield canvas, canvas.subplots(rows, sharex=True)
 

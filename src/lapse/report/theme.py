@@ -105,4 +105,5 @@ def inline_svg(svg: str, description: str, models: Iterable[str] = ()) -> str:
     opening = (
         f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" aria-label="{description}">'
     )
-    return re.sub(r"^<svg[^>]*>", opening, body, count=1)
+    # By a function, since a description may hold backslashes, which a replacement would take for groups.
+    return re.sub(r"^<svg[^>]*>", lambda _: opening, body, count=1)

@@ -109,7 +109,7 @@ def test_the_tables_have_the_right_numbers(browser: Any, page_file: Path) -> Non
             "52.00 ± 1.00 (3)",
         ]
         assert visit.texts(f"{bits} tr.model th") == [
-            "ODE-LSTM best",
+            "ODE-LSTM best form=autonomous",
             "ODE-LSTM tied form=driven",
             "ODE-RNN",
         ]

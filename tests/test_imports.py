@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,19 @@ def test_the_design_page_tells_the_whole_flow() -> None:
 def test_readme_and_contributing_tell_the_same_flow(page: str) -> None:
     (chain,) = told(page)
     assert chain == [name for name in FLOW if name in chain]
+
+
+IMPORTED = """
+import sys, lapse, torch
+later = ("models", "streaming", "tasks", "testing")
+assert not [name for name in later if f"lapse.{name}" in sys.modules], "imported although nobody asked"
+assert torch.ops.lapse.unroll and torch.ops.lapse.scan, "a stored graph may hold them"
+for name in dir(lapse):
+    getattr(lapse, name)
+assert lapse.SequenceModel is lapse.models.SequenceModel and lapse.TASKS is lapse.tasks.TASKS
+assert not hasattr(lapse, "no_such_name")
+"""
+
+
+def test_what_layers_do_not_need_is_imported_when_it_is_asked_for() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTED], check=True)

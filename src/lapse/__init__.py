@@ -1,15 +1,13 @@
 """Neural networks that know how much time has passed: learning from irregularly-sampled time series."""
 
-from lapse import testing as testing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lapse.events import Events as Events
 from lapse.events import decode_events as decode_events
 from lapse.events import encode_events as encode_events
 from lapse.kernels import backend as backend
-from lapse.models import MODELS as MODELS
-from lapse.models import Forecaster as Forecaster
-from lapse.models import ModelConfig as ModelConfig
-from lapse.models import Predictions as Predictions
-from lapse.models import SequenceModel as SequenceModel
+from lapse.kernels import scan as _scan  # noqa: F401 - stored graphs hold the operator that it registers
 from lapse.recurrent import CTGRU as CTGRU
 from lapse.recurrent import CTLSTM as CTLSTM
 from lapse.recurrent import CTRNN as CTRNN
@@ -45,8 +43,42 @@ from lapse.solvers import FixedStep as FixedStep
 from lapse.solvers import SemiImplicit as SemiImplicit
 from lapse.solvers import SolverError as SolverError
 from lapse.solvers import Tableau as Tableau
-from lapse.streaming import Stream as Stream
-from lapse.tasks import TASKS as TASKS
-from lapse.tasks import Task as Task
+
+if TYPE_CHECKING:
+    from lapse import testing as testing
+    from lapse.models import MODELS as MODELS
+    from lapse.models import Forecaster as Forecaster
+    from lapse.models import ModelConfig as ModelConfig
+    from lapse.models import Predictions as Predictions
+    from lapse.models import SequenceModel as SequenceModel
+    from lapse.streaming import Stream as Stream
+    from lapse.tasks import TASKS as TASKS
+    from lapse.tasks import Task as Task
 
 __version__ = "0.1.0"
+
+# Imported when they are asked for: the layers need none of it, and it takes longer to import than they do.
+_LATER = {
+    "MODELS": "lapse.models",
+    "Forecaster": "lapse.models",
+    "ModelConfig": "lapse.models",
+    "Predictions": "lapse.models",
+    "SequenceModel": "lapse.models",
+    "Stream": "lapse.streaming",
+    "TASKS": "lapse.tasks",
+    "Task": "lapse.tasks",
+}
+_PACKAGES = ("encoders", "heads", "models", "streaming", "tables", "tasks", "testing")
+
+if not TYPE_CHECKING:  # or every name would count as one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return import_module(f"lapse.{name}")
+        if name not in _LATER:
+            raise AttributeError(f"module 'lapse' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LATER, *_PACKAGES})

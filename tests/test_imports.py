@@ -129,7 +129,7 @@ def test_readme_and_contributing_tell_the_same_flow(page: str) -> None:
 
 IMPORTED = """
 import sys, lapse, torch
-later = ("models", "streaming", "tasks", "testing")
+later = ("events", "models", "sequences", "streaming", "tasks", "testing")
 assert not [name for name in later if f"lapse.{name}" in sys.modules], "imported although nobody asked"
 assert torch.ops.lapse.unroll and torch.ops.lapse.scan, "a stored graph may hold them"
 for name in dir(lapse):

@@ -45,6 +45,22 @@ def test_agrees_with_the_cell(cell_type: type[recurrent.Cell], hidden_size: int)
     check_step(cell)
 
 
+def test_a_part_may_hold_a_tensor_that_is_absent() -> None:
+    torch.manual_seed(0)
+    cell = recurrent.CTRNNCell(3, 5)
+    cell.field.gates.register_parameter("second_bias", None)
+    cell.field.gates.register_buffer("mask", None)
+    check_step(cell)
+    ready = single._ready[cell]
+    check_step(cell)
+    assert single._ready[cell] is ready
+    with torch.no_grad():
+        cell.field.gates.bias.add_(1)
+    check_step(cell)
+    cell.field.gates.second_bias = torch.nn.Parameter(torch.ones(5))
+    check_step(cell)
+
+
 def test_a_stream_gives_the_bits_of_the_sequence() -> None:
     torch.manual_seed(0)
     cell = recurrent.ODELSTMCell(3, 20)

@@ -3,9 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lapse.events import Events as Events
-from lapse.events import decode_events as decode_events
-from lapse.events import encode_events as encode_events
 from lapse.kernels import backend as backend
 from lapse.kernels import scan as _scan  # noqa: F401 - stored graphs hold the operator that it registers
 from lapse.recurrent import CTGRU as CTGRU
@@ -27,10 +24,6 @@ from lapse.recurrent import NeuralCDE as NeuralCDE
 from lapse.recurrent import PhasedLSTM as PhasedLSTM
 from lapse.recurrent import RNNDecay as RNNDecay
 from lapse.rows import Rows as Rows
-from lapse.sequences import Batch as Batch
-from lapse.sequences import Cuts as Cuts
-from lapse.sequences import LengthBatches as LengthBatches
-from lapse.sequences import Sequences as Sequences
 from lapse.solvers import DOPRI5 as DOPRI5
 from lapse.solvers import EULER as EULER
 from lapse.solvers import HEUN as HEUN
@@ -46,11 +39,18 @@ from lapse.solvers import Tableau as Tableau
 
 if TYPE_CHECKING:
     from lapse import testing as testing
+    from lapse.events import Events as Events
+    from lapse.events import decode_events as decode_events
+    from lapse.events import encode_events as encode_events
     from lapse.models import MODELS as MODELS
     from lapse.models import Forecaster as Forecaster
     from lapse.models import ModelConfig as ModelConfig
     from lapse.models import Predictions as Predictions
     from lapse.models import SequenceModel as SequenceModel
+    from lapse.sequences import Batch as Batch
+    from lapse.sequences import Cuts as Cuts
+    from lapse.sequences import LengthBatches as LengthBatches
+    from lapse.sequences import Sequences as Sequences
     from lapse.streaming import Stream as Stream
     from lapse.tasks import TASKS as TASKS
     from lapse.tasks import Task as Task
@@ -59,16 +59,23 @@ __version__ = "0.1.0"
 
 # Imported when they are asked for: the layers need none of it, and it takes longer to import than they do.
 _LATER = {
-    "MODELS": "lapse.models",
+    "Batch": "lapse.sequences",
+    "Cuts": "lapse.sequences",
+    "Events": "lapse.events",
     "Forecaster": "lapse.models",
+    "LengthBatches": "lapse.sequences",
+    "MODELS": "lapse.models",
     "ModelConfig": "lapse.models",
     "Predictions": "lapse.models",
     "SequenceModel": "lapse.models",
+    "Sequences": "lapse.sequences",
     "Stream": "lapse.streaming",
     "TASKS": "lapse.tasks",
     "Task": "lapse.tasks",
+    "decode_events": "lapse.events",
+    "encode_events": "lapse.events",
 }
-_PACKAGES = ("encoders", "heads", "models", "streaming", "tables", "tasks", "testing")
+_PACKAGES = ("encoders", "events", "heads", "models", "sequences", "streaming", "tables", "tasks", "testing")
 
 if not TYPE_CHECKING:  # or every name would count as one of ours
 

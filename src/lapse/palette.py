@@ -12,8 +12,7 @@ import colorsys
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 COLUMN_WIDTH = 3.5  # inches: a column of a two-column page
 PAGE_WIDTH = 7.0
@@ -21,8 +20,7 @@ PAGE_WIDTH = 7.0
 SOLID, DASHED, DOTTED = "-", (0, (5, 1.5)), (0, (1.2, 1.2))
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """How a model is drawn.
 
     Args:

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_ORDINARY, _STRIDED = (Tensor, nn.Parameter), torch.strided
 
 try:
     _functorch: Any = torch._C._functorch
-    _functorch.peek_interpreter_stack, _functorch.is_legacy_batchedtensor  # noqa: B018
     _functorch.is_functorch_wrapped_tensor, _functorch.is_batchedtensor, _functorch.get_unwrapped  # noqa: B018
+    # By names of their own: these two are called several times per step of a stream.
+    _transforms, _is_batched = _functorch.peek_interpreter_stack, _functorch.is_legacy_batchedtensor
     _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
     forward_ad._current_level  # noqa: B018
     from torch.nn.modules.module import _has_any_global_hook
@@ -31,7 +33,7 @@ def ordinary_call() -> bool:
     """Whether only reverse-mode autograd is at work: no function transform, no forward mode, no graph capture."""
     return (
         KNOWN
-        and _functorch.peek_interpreter_stack() is None
+        and _transforms() is None
         and forward_ad._current_level < 0
         and _dispatch_modes() == 0
         and not torch.compiler.is_compiling()
@@ -41,11 +43,11 @@ def ordinary_call() -> bool:
 def ordinary_tensor(tensor: Tensor, dtype: torch.dtype) -> bool:
     """Whether a tensor's memory holds its values, as numbers of type `dtype`, where the processor can read them."""
     return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and not _functorch.is_legacy_batchedtensor(tensor)
-        and tensor.dtype == dtype
+        type(tensor) in _ORDINARY
+        and not _is_batched(tensor)
+        and tensor.dtype is dtype
         and tensor.is_cpu
-        and tensor.layout == torch.strided
+        and tensor.layout is _STRIDED
         and not tensor.is_neg()
     )
 

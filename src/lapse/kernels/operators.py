@@ -194,6 +194,7 @@ def _differentiate(ctx: Any, pulls: list[Tensor | None]) -> tuple[Any, ...]:
 
 _library.impl("unroll", _unroll, "CPU")
 _library.impl("unroll_backward", _unroll_backward, "CPU")
-torch.library.register_fake("lapse::unroll", _fake_unroll, lib=_library)
-torch.library.register_fake("lapse::unroll_backward", _fake_unroll_backward, lib=_library)
+# Not `register_fake`, which looks through every imported module for the name of its caller: a millisecond each time.
+_library.impl("unroll", _fake_unroll, "Meta")
+_library.impl("unroll_backward", _fake_unroll_backward, "Meta")
 torch.library.register_autograd("lapse::unroll", _differentiate, setup_context=_remember, lib=_library)

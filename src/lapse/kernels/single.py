@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,8 +41,8 @@ class _Ready:
         self.solver_steps = program.solver_steps
         self.plan = self.written.plan(dtype)
         # Whatever the program's tensors are computed from is among these.
-        self.keys = [
-            (i, place, [key for key, tensor in vars(part)[place].items() if tensor is not None])
+        self.holders = [
+            (i, place, _reader(vars(part)[place]))
             for i, part in enumerate(parts)
             for place in ("_parameters", "_buffers")
             if vars(part)[place]
@@ -75,8 +76,8 @@ class _Ready:
 
     def _weights(self, parts: list[nn.Module]) -> list[Tensor]:
         weights: list[Tensor] = []
-        for i, place, keys in self.keys:
-            weights += map(vars(parts[i])[place].__getitem__, keys)
+        for i, place, read in self.holders:
+            weights += read(vars(parts[i])[place])
         return weights
 
     def serves(self, cell: CellLike, input: Tensor) -> bool:
@@ -106,6 +107,12 @@ class _Ready:
         if call.failed_step >= 0:
             raise not_finite(call.failed_row, float(timespan[call.failed_row]), self.solver_steps)
         return final[0], final
+
+
+def _reader(held: dict[str, Tensor | None]) -> Callable[[dict[str, Any]], Iterable[Tensor]]:
+    """How to read the tensors of a part: all at once, unless one is None, as an absent bias is."""
+    keys = [key for key, tensor in held.items() if tensor is not None]
+    return dict.values if len(keys) == len(held) else lambda held: [held[key] for key in keys]
 
 
 _ready: WeakKeyDictionary[CellLike, _Ready] = WeakKeyDictionary()
@@ -142,5 +149,7 @@ def _ready_for(cell: CellLike, input: Tensor, state: State, timespan: Tensor) ->
     given = (input, timespan, *state)
     if [t.shape for t in given] != ready.shapes:
         return None
-    ordinary = all(ordinary_tensor(tensor, ready.dtype) and tensor.is_contiguous() for tensor in given)
-    return ready if ordinary else None
+    for tensor in given:
+        if not ordinary_tensor(tensor, ready.dtype) or not tensor.is_contiguous():
+            return None
+    return ready

@@ -124,7 +124,7 @@ CASES = {
         options={"flow": recurrent.CTRNNCell},
     ),
     "neural-cde": Case(
-        recurrent.NeuralCDECell, oracles.NeuralCDE, oracles.rk4(1), None, EXPLICIT_GAP, {"width": 6}, 5.0
+        recurrent.NeuralCDECell, oracles.NeuralCDE, oracles.rk4(1), None, EXPLICIT_GAP, {"width": 6}, 8.0
     ),
     "ltc": Case(recurrent.LTCCell, oracles.LTC),
     "ltc, exponential": Case(

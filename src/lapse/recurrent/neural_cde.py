@@ -29,9 +29,19 @@ class ControlledField(nn.Module):
         self.inner = nn.Linear(hidden_size, width)
         self.outer = nn.Linear(width, hidden_size * channels)
 
-    def forward(self, state: Tensor, speed: Tensor) -> Tensor:
-        """dh/ds from the state (B, H) and the speed of the path dX/ds, (B, channels)."""
-        matrix = torch.tanh(self.outer(torch.tanh(self.inner(state))))
+    def forward(self, state: Tensor, speed: Tensor | None = None) -> Tensor:
+        """dh/ds from the state (B, H) and the speed of the path dX/ds, (B, channels).
+
+        Without a speed, time alone moves: F's first column, without the work for all the others.
+        """
+        inner, size = torch.tanh(self.inner(state)), state.shape[-1]
+        if speed is None:
+            weight, bias = (
+                self.outer.weight.unflatten(0, (size, -1)),
+                self.outer.bias.unflatten(0, (size, -1)),
+            )
+            return torch.tanh(nn.functional.linear(inner, weight[:, 0], bias[:, 0]))
+        matrix = torch.tanh(self.outer(inner))
         return (matrix.view(*state.shape, -1) @ speed.unsqueeze(-1)).squeeze(-1)
 
 
@@ -89,8 +99,7 @@ class NeuralCDECell(Cell):
 
     def flow(self, state: State, timespan: Tensor) -> tuple[Tensor, State]:
         h, last = state
-        speed = torch.cat([torch.ones_like(last[:, :1]), torch.zeros_like(last)], -1)
-        h = self.solver(self.field, h, timespan, speed)
+        h = self.solver(self.field, h, timespan)
         return h, (h, last)
 
 

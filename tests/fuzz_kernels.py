@@ -27,6 +27,7 @@ import lapse
 from lapse import kernels, recurrent, solvers
 from lapse.kernels import passes, traced
 from lapse.recurrent import RNN, Cell
+from lapse.threads import threads
 
 CELLS: dict[str, type[Cell]] = {
     name: kind
@@ -216,7 +217,7 @@ class Trial:
             lapse.backend(backend),
             _recompute(case.every),
             _through_operator() if case.operator else nullcontext(),
-            _threads(case.threads if backend == "fused" else 1),
+            threads(case.threads if backend == "fused" else 1),
         ):  # type: ignore[arg-type]
             outputs = self._stream(leaves) if case.layout == "stream" else self._layer(leaves)
             sources = {name: t for name, t in leaves.items() if t.requires_grad}
@@ -308,16 +309,6 @@ def _through_operator() -> Iterator[None]:
         yield
     finally:
         kernels.KERNELS = direct
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
